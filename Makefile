@@ -1,0 +1,64 @@
+# One entry for everything; `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+UV := .cache/uv/bin/uv
+UV_VERSION := 0.13.9
+export UV_PYTHON_DOWNLOADS := never
+export PYTHONDONTWRITEBYTECODE := 1
+
+.PHONY: help setup check format test test-unit demo dev prices vectors lock build clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.cache/uv/bin/uv:
+	@python3 -c 'import sys; sys.exit("daypass needs Python 3.11 or newer as python3; found %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@python3 -m venv .cache/uv && .cache/uv/bin/python -m pip install -q --disable-pip-version-check uv==$(UV_VERSION)
+
+.venv/.ready: .cache/uv/bin/uv uv.lock pyproject.toml $(wildcard */pyproject.toml) tests/clients/anthropic1.txt
+	@echo "installing locked dependencies (first time: a few minutes)"
+	@$(UV) sync -q --locked --all-packages --all-groups
+	@$(UV) venv -q --allow-existing .cache/clients/anthropic1
+	@$(UV) pip sync -q --python .cache/clients/anthropic1/bin/python --require-hashes tests/clients/anthropic1.txt
+	@touch $@
+
+setup: .venv/.ready ## install everything the project needs into .venv (locked)
+
+check: setup ## lint, types, import layers, file and function sizes
+	@.venv/bin/ruff format --check -q . && .venv/bin/ruff check -q .
+	@.venv/bin/mypy --no-error-summary sdk/daypass core/daypass_core broker/daypass_broker proxy migrations/daypass_migrations demo tests
+	@mkdir -p build; .venv/bin/lint-imports >build/lint-imports.txt 2>&1 || { cat build/lint-imports.txt; exit 1; }
+	@$(PY) tests/packaging/sizes.py
+	@echo "check: clean"
+
+format: setup ## rewrite files in house format
+	@.venv/bin/ruff format -q . && .venv/bin/ruff check -q --fix .
+
+test: setup check ## run every test on real servers (OpenBao, PostgreSQL, LLM, official clients)
+	@$(PY) -m pytest -q --basetemp=build/test-run
+
+test-unit: setup ## run the unit tests only (seconds)
+	@$(PY) -m pytest -q tests/unit
+
+demo: setup ## the product's first minute: OpenBao, a real LLM, a sandbox, a revocation
+	@$(PY) -m demo
+
+dev: setup ## start broker and proxy on this machine (stop with Ctrl-C)
+	@$(PY) -m daypass up --dir .cache/dev
+
+prices: setup ## write proxy/daypass_proxy/prices.json anew from the pinned price data
+	@$(PY) proxy/tools/make_prices.py
+
+vectors: setup ## write tests/vectors anew
+	@$(PY) tests/vectors/make_access_tokens.py
+
+lock: .cache/uv/bin/uv ## resolve dependencies anew (packages younger than 7 days are held back)
+	@$(UV) lock --upgrade
+	@$(UV) pip compile -q --generate-hashes --no-header --no-annotate tests/clients/anthropic1.in -o tests/clients/anthropic1.txt
+
+build: setup ## build the wheels of all five distributions into dist/
+	@$(UV) build -q --all-packages --out-dir dist
+
+clean: ## remove what setup, build and tests made
+	@rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
