@@ -1,0 +1,1 @@
+"""What broker and proxy share: claims, verification, secrets, settings, errors."""

@@ -1,0 +1,287 @@
+"""What the three kinds of tokens say: the access token, the launch credential, the renewal.
+
+The broker turns these records into payloads to sign (`*_payload`); `verify` hands payloads whose
+signature held to `parse_*`. Claim sets are exact: a missing claim refuses the token, and so does
+an unknown one, because a restriction we do not understand must not be dropped (`source` and `cnf`
+stay unknown until they are enforced). Wire names stay at the wire, words in code.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NewType
+
+from daypass_core.scope import Scope, ScopeError, parse_scope, scope_to_wire
+
+SignedClaims = NewType("SignedClaims", dict[str, object])
+"""A payload whose signature held; only `verify` makes one."""
+
+ACCESS_TYPE = "at+jwt"
+LAUNCH_TYPE = "launch+jwt"
+RENEWAL_TYPE = "renew+jwt"
+
+MAX_GRANTS = 4
+MAX_ACCESS_LIFE = 3600
+"""Longest life of an access token in seconds. Revocations are kept for this long, so a token that
+could outlive its revocation is refused however well it is signed."""
+
+_MAX_TIME = 2**40  # far beyond any sane date, far below where doubles lose seconds
+_TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_SUBJECT = re.compile(
+    r"spiffe://[a-z0-9][a-z0-9._-]{0,254}"
+    r"/tenant/(?P<tenant>[a-z0-9][a-z0-9-]{0,62})"
+    r"/sandbox/(?P<sandbox>[a-z0-9][a-z0-9_-]{0,62})"
+)
+_COMMON = frozenset({"iss", "aud", "sub", "tenant", "jti", "iat", "exp"})
+_ACCESS = _COMMON | {"client_id", "grants", "nbf", "authorization_details"}
+_LAUNCH = _COMMON | {"mode"}
+_RENEWAL = _COMMON | {"lineage", "generation"}
+
+
+class ClaimsError(ValueError):
+    """A claim is missing, unknown or not of its kind; `claim` is its wire name."""
+
+    def __init__(self, claim: str, reason: str) -> None:
+        super().__init__(f"{claim}: {reason}")
+        self.claim = claim
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """An access token (RFC 9068); times in epoch seconds, grants from the root to the leaf."""
+
+    issuer: str
+    audience: str
+    subject: str
+    tenant: str
+    sandbox: str
+    grants: tuple[str, ...]
+    token_id: str
+    key_id: str
+    issued_at: int
+    not_before: int
+    expires_at: int
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchClaims:
+    """A launch credential: what a sandbox is started with; times in epoch seconds."""
+
+    issuer: str
+    audience: str
+    subject: str
+    tenant: str
+    sandbox: str
+    token_id: str
+    issued_at: int
+    expires_at: int
+    mode: Literal["reusable", "single_use"]
+    key_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalClaims:
+    """One generation of a renewal lineage; times in epoch seconds."""
+
+    issuer: str
+    audience: str
+    subject: str
+    tenant: str
+    sandbox: str
+    token_id: str
+    issued_at: int
+    expires_at: int
+    lineage: str
+    generation: int
+    key_id: str = ""
+
+
+def subject(trust_domain: str, tenant: str, sandbox: str) -> str:
+    """Return the SPIFFE id that is `sub` and `client_id` of every token of this sandbox."""
+    return f"spiffe://{trust_domain}/tenant/{tenant}/sandbox/{sandbox}"
+
+
+def access_payload(claims: Claims) -> dict[str, object]:
+    """Return what the broker signs for an access token."""
+    return {
+        **_common_payload(claims),
+        "client_id": claims.subject,
+        "grants": list(claims.grants),
+        "nbf": claims.not_before,
+        "authorization_details": scope_to_wire(claims.scope),
+    }
+
+
+def launch_payload(claims: LaunchClaims) -> dict[str, object]:
+    """Return what the broker signs for a launch credential."""
+    return {**_common_payload(claims), "mode": claims.mode}
+
+
+def renewal_payload(claims: RenewalClaims) -> dict[str, object]:
+    """Return what the broker signs for a renewal generation."""
+    return {
+        **_common_payload(claims),
+        "lineage": claims.lineage,
+        "generation": claims.generation,
+    }
+
+
+def parse_access(header: Mapping[str, object], payload: SignedClaims) -> Claims:
+    """Read a verified access token; raises ClaimsError."""
+    common = _parse_common(payload, _ACCESS)
+    if payload["client_id"] != common.subject:
+        raise ClaimsError("client_id", "must equal sub")
+    not_before = _time(payload, "nbf")
+    if not_before >= common.expires_at:
+        raise ClaimsError("exp", "must be after nbf")
+    if common.expires_at - common.issued_at > MAX_ACCESS_LIFE:
+        raise ClaimsError("exp", f"must be at most {MAX_ACCESS_LIFE} s after iat")
+    try:
+        scope = parse_scope(payload["authorization_details"])
+    except ScopeError as error:
+        raise ClaimsError(error.field, error.reason) from None
+    return Claims(
+        issuer=common.issuer,
+        audience=common.audience,
+        subject=common.subject,
+        tenant=common.tenant,
+        sandbox=common.sandbox,
+        grants=_grants(payload["grants"]),
+        token_id=common.token_id,
+        key_id=str(header["kid"]),
+        issued_at=common.issued_at,
+        not_before=not_before,
+        expires_at=common.expires_at,
+        scope=scope,
+    )
+
+
+def parse_launch(header: Mapping[str, object], payload: SignedClaims) -> LaunchClaims:
+    """Read a verified launch credential; raises ClaimsError."""
+    common = _parse_common(payload, _LAUNCH)
+    mode = payload["mode"]
+    if mode != "reusable" and mode != "single_use":
+        raise ClaimsError("mode", "must be reusable or single_use")
+    return LaunchClaims(
+        issuer=common.issuer,
+        audience=common.audience,
+        subject=common.subject,
+        tenant=common.tenant,
+        sandbox=common.sandbox,
+        token_id=common.token_id,
+        issued_at=common.issued_at,
+        expires_at=common.expires_at,
+        mode="reusable" if mode == "reusable" else "single_use",
+        key_id=str(header["kid"]),
+    )
+
+
+def parse_renewal(header: Mapping[str, object], payload: SignedClaims) -> RenewalClaims:
+    """Read a verified renewal generation; raises ClaimsError."""
+    common = _parse_common(payload, _RENEWAL)
+    generation = payload["generation"]
+    if type(generation) is not int or not 1 <= generation < _MAX_TIME:
+        raise ClaimsError("generation", "must be a positive integer")
+    return RenewalClaims(
+        issuer=common.issuer,
+        audience=common.audience,
+        subject=common.subject,
+        tenant=common.tenant,
+        sandbox=common.sandbox,
+        token_id=common.token_id,
+        issued_at=common.issued_at,
+        expires_at=common.expires_at,
+        lineage=_match(payload, "lineage", _ID),
+        generation=generation,
+        key_id=str(header["kid"]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """The claims all three kinds share."""
+
+    issuer: str
+    audience: str
+    subject: str
+    tenant: str
+    sandbox: str
+    token_id: str
+    issued_at: int
+    expires_at: int
+
+
+def _common_payload(claims: Claims | LaunchClaims | RenewalClaims) -> dict[str, object]:
+    return {
+        "iss": claims.issuer,
+        "aud": claims.audience,
+        "sub": claims.subject,
+        "tenant": claims.tenant,
+        "jti": claims.token_id,
+        "iat": claims.issued_at,
+        "exp": claims.expires_at,
+    }
+
+
+def _parse_common(payload: SignedClaims, expected: frozenset[str]) -> _Common:
+    for claim in payload:
+        if claim not in expected:
+            raise ClaimsError("(unknown)", "a claim that is not understood refuses the token")
+    for claim in sorted(expected):
+        if claim not in payload:
+            raise ClaimsError(claim, "is missing")
+    subject = _text(payload, "sub")
+    parts = _SUBJECT.fullmatch(subject)
+    if parts is None:
+        raise ClaimsError("sub", "must be spiffe://domain/tenant/t/sandbox/s")
+    tenant = _match(payload, "tenant", _TENANT)
+    if tenant != parts["tenant"]:
+        raise ClaimsError("tenant", "must be the tenant of sub")
+    issued_at, expires_at = _time(payload, "iat"), _time(payload, "exp")
+    if issued_at >= expires_at:
+        raise ClaimsError("exp", "must be after iat")
+    return _Common(
+        issuer=_text(payload, "iss"),
+        audience=_text(payload, "aud"),
+        subject=subject,
+        tenant=tenant,
+        sandbox=parts["sandbox"],
+        token_id=_match(payload, "jti", _ID),
+        issued_at=issued_at,
+        expires_at=expires_at,
+    )
+
+
+def _grants(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_GRANTS:
+        raise ClaimsError("grants", f"must be a list of 1 to {MAX_GRANTS} grants")
+    if not all(isinstance(grant, str) and _ID.fullmatch(grant) for grant in value):
+        raise ClaimsError("grants", "must be grant ids")
+    if len(set(value)) != len(value):
+        raise ClaimsError("grants", "must be different from each other")
+    return tuple(value)
+
+
+def _text(payload: SignedClaims, claim: str) -> str:
+    value = payload[claim]
+    if not isinstance(value, str) or not value:
+        raise ClaimsError(claim, "must be a string")
+    return value
+
+
+def _match(payload: SignedClaims, claim: str, pattern: re.Pattern[str]) -> str:
+    value = _text(payload, claim)
+    if not pattern.fullmatch(value):
+        raise ClaimsError(claim, "is not of the expected form")
+    return value
+
+
+def _time(payload: SignedClaims, claim: str) -> int:
+    value = payload[claim]
+    # type() and not isinstance(): true is an int in Python, and no date.
+    if type(value) is not int or not 0 <= value < _MAX_TIME:
+        raise ClaimsError(claim, "must be an integer of epoch seconds")
+    return value

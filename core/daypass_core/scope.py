@@ -1,0 +1,198 @@
+"""Scope: what a token may call, in the language of RFC 9396 `authorization_details`.
+
+Profiles, sandbox requests and tokens all carry this one form. Parsing is strict, because what is
+not understood cannot be enforced: an unknown type, field, provider or endpoint is refused, not
+skipped. `narrow` is how every derived scope is made, so no step can widen one.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ENDPOINTS: Mapping[str, tuple[str, ...]] = {"anthropic": ("messages", "count_tokens", "models")}
+"""The endpoints that exist, by provider; nothing else can be put into a scope."""
+
+DETAIL_TYPE = "llm_inference"
+_ROOT = "authorization_details"
+_REQUIRED = frozenset({"type", "provider", "endpoints", "models"})
+_OPTIONAL = frozenset({"features", "allowed_domains", "max_output_tokens"})
+_MODEL = re.compile(r"[!-)+-~]{1,128}\*?|\*")  # printable ASCII, '*' at the end only
+_FEATURE = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_DOMAIN = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+"
+)
+_MAX_OUTPUT_TOKENS = 10_000_000
+_MAX_ITEMS = 64
+
+
+class ScopeError(ValueError):
+    """A scope that cannot be read or goes too far; `field` is the path of the offending part."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What may be called at one provider.
+
+    Models are exact or end in one `*`, matched on the whole string. `features` and
+    `allowed_domains` list what is switched on: empty means none. `max_output_tokens` None means
+    no cap from the scope.
+    """
+
+    provider: str
+    endpoints: tuple[str, ...]
+    models: tuple[str, ...]
+    features: tuple[str, ...] = ()
+    allowed_domains: tuple[str, ...] = ()
+    max_output_tokens: int | None = None
+
+    def allows_endpoint(self, endpoint: str) -> bool:
+        """Say whether this endpoint may be called."""
+        return endpoint in self.endpoints
+
+    def allows_model(self, model: str) -> bool:
+        """Say whether this model, as decoded from the request, may be called.
+
+        A `*` in a request is never a pattern and no model is called that: refused.
+        """
+        return "*" not in model and any(_covers(pattern, model) for pattern in self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One detail per provider."""
+
+    details: tuple[Detail, ...]
+
+    def for_provider(self, provider: str) -> Detail | None:
+        """Return the detail of this provider, None when it may not be called at all."""
+        for detail in self.details:
+            if detail.provider == provider:
+                return detail
+        return None
+
+
+def parse_scope(value: object) -> Scope:
+    """Read decoded JSON into a Scope; raises ScopeError naming the field."""
+    if not isinstance(value, list) or not value:
+        raise ScopeError(_ROOT, "must be a list of at least one detail")
+    details = tuple(_parse_detail(item, f"{_ROOT}[{i}]") for i, item in enumerate(value))
+    seen: set[str] = set()
+    for i, detail in enumerate(details):
+        if detail.provider in seen:
+            raise ScopeError(f"{_ROOT}[{i}].provider", "must be given once only")
+        seen.add(detail.provider)
+    return Scope(details)
+
+
+def scope_to_wire(scope: Scope) -> list[dict[str, object]]:
+    """Return the JSON form; parts that are not set are left out."""
+    return [_detail_to_wire(detail) for detail in scope.details]
+
+
+def narrow(parent: Scope, child: Scope) -> Scope:
+    """Return `child` when `parent` covers it in every dimension; raises ScopeError otherwise."""
+    for i, detail in enumerate(child.details):
+        field = f"{_ROOT}[{i}]"
+        covering = parent.for_provider(detail.provider)
+        if covering is None:
+            raise ScopeError(f"{field}.provider", f"{detail.provider} is not allowed")
+        _check_covered(covering, detail, field)
+    return child
+
+
+def _covers(pattern: str, wanted: str) -> bool:
+    """Say whether every model `wanted` can mean is meant by `pattern`; both may end in `*`."""
+    if pattern.endswith("*"):
+        return wanted.startswith(pattern[:-1])
+    return wanted == pattern
+
+
+def _check_covered(parent: Detail, child: Detail, field: str) -> None:
+    for name in ("endpoints", "features", "allowed_domains"):
+        allowed = getattr(parent, name)
+        for i, item in enumerate(getattr(child, name)):
+            if item not in allowed:
+                raise ScopeError(f"{field}.{name}[{i}]", f"{item} is not allowed")
+    for i, model in enumerate(child.models):
+        if not any(_covers(pattern, model) for pattern in parent.models):
+            raise ScopeError(f"{field}.models[{i}]", f"{model} is not allowed")
+    cap = parent.max_output_tokens
+    if cap is not None and (child.max_output_tokens is None or child.max_output_tokens > cap):
+        raise ScopeError(f"{field}.max_output_tokens", f"must be given and at most {cap}")
+
+
+def _parse_detail(value: object, field: str) -> Detail:
+    if not isinstance(value, dict):
+        raise ScopeError(field, "must be an object")
+    for key in value:
+        if key not in _REQUIRED and key not in _OPTIONAL:
+            raise ScopeError(f"{field}.{key}", "unknown field")
+    for key in sorted(_REQUIRED):
+        if key not in value:
+            raise ScopeError(f"{field}.{key}", "is missing")
+    if value["type"] != DETAIL_TYPE:
+        raise ScopeError(f"{field}.type", f"must be {DETAIL_TYPE}")
+    provider = value["provider"]
+    if not isinstance(provider, str) or provider not in ENDPOINTS:
+        raise ScopeError(f"{field}.provider", "unknown provider")
+    endpoints = _strings(value["endpoints"], f"{field}.endpoints")
+    for i, endpoint in enumerate(endpoints):
+        if endpoint not in ENDPOINTS[provider]:
+            raise ScopeError(f"{field}.endpoints[{i}]", f"unknown endpoint of {provider}")
+    return Detail(
+        provider=provider,
+        endpoints=endpoints,
+        models=_strings(value["models"], f"{field}.models", _MODEL),
+        features=_strings(value.get("features", []), f"{field}.features", _FEATURE, least=0),
+        allowed_domains=_strings(
+            value.get("allowed_domains", []), f"{field}.allowed_domains", _DOMAIN, least=0
+        ),
+        max_output_tokens=_cap(value, f"{field}.max_output_tokens"),
+    )
+
+
+def _strings(
+    value: object, field: str, pattern: re.Pattern[str] | None = None, *, least: int = 1
+) -> tuple[str, ...]:
+    """Read a list of different strings."""
+    if not isinstance(value, list) or not least <= len(value) <= _MAX_ITEMS:
+        raise ScopeError(field, f"must be a list of {least} to {_MAX_ITEMS} strings")
+    for i, item in enumerate(value):
+        if not isinstance(item, str):
+            raise ScopeError(f"{field}[{i}]", "must be a string")
+        if pattern is not None and not pattern.fullmatch(item):
+            raise ScopeError(f"{field}[{i}]", "is not of the expected form")
+        if item in value[:i]:
+            raise ScopeError(f"{field}[{i}]", "must be given once only")
+    return tuple(value)
+
+
+def _cap(detail: Mapping[str, object], field: str) -> int | None:
+    if "max_output_tokens" not in detail:
+        return None
+    value = detail["max_output_tokens"]
+    # type() and not isinstance(): true is an int in Python and must not become a cap of 1.
+    if type(value) is not int or not 1 <= value <= _MAX_OUTPUT_TOKENS:
+        raise ScopeError(field, f"must be an integer from 1 to {_MAX_OUTPUT_TOKENS}")
+    return value
+
+
+def _detail_to_wire(detail: Detail) -> dict[str, object]:
+    wire: dict[str, object] = {
+        "type": DETAIL_TYPE,
+        "provider": detail.provider,
+        "endpoints": list(detail.endpoints),
+        "models": list(detail.models),
+    }
+    if detail.features:
+        wire["features"] = list(detail.features)
+    if detail.allowed_domains:
+        wire["allowed_domains"] = list(detail.allowed_domains)
+    if detail.max_output_tokens is not None:
+        wire["max_output_tokens"] = detail.max_output_tokens
+    return wire

@@ -1,0 +1,171 @@
+"""What many tests need: waiting for a condition, and signing tokens with keys made on the spot."""
+
+import asyncio
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+from daypass_core.claims import Claims, access_payload, subject
+from daypass_core.jwks import PublicKeys, thumbprint, to_jwk
+from daypass_core.scope import Detail, Scope
+from tests.fakes.clock import DEFAULT_NOW
+
+_T = TypeVar("_T")
+_INTERVAL = 0.01
+
+ISSUER = "https://broker.test"
+AUDIENCE = "daypass-proxy"
+TRUST_DOMAIN = "daypass.test"
+TENANT = "acme"
+SANDBOX = "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa"
+NOW = int(DEFAULT_NOW)
+
+
+def eventually(fn: Callable[[], _T], timeout: float = 5.0) -> _T:
+    """Call `fn` until it returns something true and return that; fail after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        result = fn()
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not true within {timeout} s; last result: {result!r}")
+        time.sleep(_INTERVAL)
+
+
+@overload
+async def aeventually(fn: Callable[[], Awaitable[_T]], timeout: float = 5.0) -> _T: ...
+@overload
+async def aeventually(fn: Callable[[], _T], timeout: float = 5.0) -> _T: ...
+async def aeventually(fn: Callable[[], Any], timeout: float = 5.0) -> Any:
+    """Do as `eventually` does without blocking the loop; `fn` may be a coroutine function."""
+    deadline = time.monotonic() + timeout
+    while True:
+        result = fn()
+        if isinstance(result, Awaitable):
+            result = await result
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not true within {timeout} s; last result: {result!r}")
+        await asyncio.sleep(_INTERVAL)
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """An ES256 key pair and its name."""
+
+    private: ec.EllipticCurvePrivateKey
+    kid: str
+
+    @property
+    def public(self) -> ec.EllipticCurvePublicKey:
+        return self.private.public_key()
+
+    @property
+    def jwk(self) -> dict[str, str]:
+        return to_jwk(self.public)
+
+
+def signing_key(seed: str | None = None) -> SigningKey:
+    """Make an ES256 key: random, or the same one for the same `seed`."""
+    if seed is None:
+        private = ec.generate_private_key(ec.SECP256R1())
+    else:
+        scalar = int.from_bytes(hashlib.sha256(seed.encode()).digest(), "big") >> 1
+        private = ec.derive_private_key(scalar, ec.SECP256R1())
+    return SigningKey(private, thumbprint(private.public_key()))
+
+
+def public_keys(*keys: SigningKey) -> PublicKeys:
+    """Return the key set of these keys."""
+    return PublicKeys({key.kid: key.public for key in keys})
+
+
+def make_claims(
+    *,
+    now: int = NOW,
+    ttl: int = 600,
+    tenant: str = TENANT,
+    sandbox: str = SANDBOX,
+    grants: tuple[str, ...] = ("grt_root",),
+    token_id: str = "tok_one",
+    key_id: str = "",
+    issuer: str = ISSUER,
+    audience: str = AUDIENCE,
+    scope: Scope | None = None,
+) -> Claims:
+    """Return claims as the broker would issue them at `now`."""
+    return Claims(
+        issuer=issuer,
+        audience=audience,
+        subject=subject(TRUST_DOMAIN, tenant, sandbox),
+        tenant=tenant,
+        sandbox=sandbox,
+        grants=grants,
+        token_id=token_id,
+        key_id=key_id,
+        issued_at=now,
+        not_before=now,
+        expires_at=now + ttl,
+        scope=scope or make_scope(),
+    )
+
+
+def make_scope(
+    *,
+    endpoints: tuple[str, ...] = ("messages", "count_tokens", "models"),
+    models: tuple[str, ...] = ("claude-sonnet-*",),
+    features: tuple[str, ...] = (),
+    allowed_domains: tuple[str, ...] = (),
+    max_output_tokens: int | None = None,
+) -> Scope:
+    """Return a scope for one provider, anthropic."""
+    return Scope(
+        (Detail("anthropic", endpoints, models, features, allowed_domains, max_output_tokens),)
+    )
+
+
+def access_token(key: SigningKey, claims: Claims | None = None) -> str:
+    """Return a signed access token for `claims` (those of `make_claims()` by default)."""
+    return sign(key, access_payload(claims or make_claims()))
+
+
+def sign(
+    key: SigningKey,
+    payload: Mapping[str, object] | bytes,
+    *,
+    typ: str = "at+jwt",
+    header: Mapping[str, object] | bytes | None = None,
+) -> str:
+    """Sign any payload under any header; bytes are signed as they are, to write odd JSON.
+
+    Signatures are deterministic (RFC 6979), so vectors made with it do not change.
+    """
+    if header is None:
+        header = {"alg": "ES256", "typ": typ, "kid": key.kid}
+    signed = f"{_part(header)}.{_part(payload)}"
+    der = key.private.sign(
+        signed.encode("ascii"), ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
+    )
+    r, s = decode_dss_signature(der)
+    return f"{signed}.{base64url(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+
+
+def base64url(data: bytes) -> str:
+    """Encode without padding, as JWTs do."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _part(value: Mapping[str, object] | bytes) -> str:
+    if isinstance(value, bytes):
+        return base64url(value)
+    return base64url(json.dumps(value, separators=(",", ":")).encode("utf-8"))
