@@ -1,0 +1,1 @@
+"""The token broker: says who may have what, signs, revokes, remembers."""

@@ -1,0 +1,193 @@
+"""The broker's command line: serve, and what must be possible before anything is served.
+
+`migrate`, `credential create` and `apply` work on the database directly: whoever may read its URL
+is the first administrator. Answers go to standard output, problems as one sentence to standard
+error. Exit codes: 0 done, 1 refused or failed, 2 wrong usage or settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import sqlalchemy as sa
+
+import daypass_migrations
+from daypass_broker import admin, app, credential, db, policy_store, settings, tls
+from daypass_broker.credential import Role
+from daypass_broker.fields import FieldError
+from daypass_broker.keys import KeyRingError
+from daypass_core import log, server
+from daypass_core.clock import SystemClock
+from daypass_core.ids import new_id
+from daypass_core.problem import Refusal
+from daypass_core.settings import Reader, SettingsError, environment
+
+_FAILED, _USAGE = 1, 2
+_ACTOR = "system"
+
+Command = Callable[[argparse.Namespace], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    options = _parser().parse_args(arguments)
+    command: Command = options.command
+    try:
+        command(options)
+    except SettingsError as error:
+        return _complain(error, _USAGE)
+    except Refusal as refusal:
+        return _complain(refusal.problem.title, _FAILED)
+    except (
+        FieldError,
+        KeyRingError,
+        app.NotMigrated,
+        db.StoreUnavailable,
+        tls.TlsError,
+        ValueError,
+    ) as error:
+        return _complain(error, _FAILED)
+    except sa.exc.SQLAlchemyError as error:
+        # The statement and its parameters stay out: they are no help to the reader.
+        reason = str(getattr(error, "orig", None) or type(error).__name__).partition("\n")[0]
+        return _complain(f"database: {reason}", _FAILED)
+    except OSError as error:
+        return _complain(f"{error.filename or 'file'}: {error.strerror}", _FAILED)
+    return 0
+
+
+def _complain(problem: object, code: int) -> int:
+    print(f"daypass-broker: {problem}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m daypass_broker",
+        description="The token broker of daypass. Settings are read from DAYPASS_* variables.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add(commands, "serve", _serve, "run the broker until SIGTERM or SIGINT")
+    _add(commands, "migrate", _migrate, "bring the database to the newest schema")
+    credentials = commands.add_parser("credential", help="credentials of admins and orchestrators")
+    actions = credentials.add_subparsers(required=True, metavar="ACTION")
+    create = _add(actions, "create", _create_credential, "make a credential and show it once")
+    create.add_argument("--role", required=True, choices=[role.value for role in Role])
+    create.add_argument("--orchestrator", metavar="NAME", help="which one, for role orchestrator")
+    create.add_argument("--json", action="store_true", help="print one JSON object")
+    apply = _add(commands, "apply", _apply, "apply a policy file")
+    apply.add_argument("file", type=Path, metavar="FILE", help="YAML or JSON")
+    apply.add_argument("--dry-run", action="store_true", help="say what would change, no more")
+    apply.add_argument("--json", action="store_true", help="print one JSON object")
+    _add(commands, "openapi", _openapi, "print the OpenAPI document of the admin listener")
+    certificates = _add(commands, "tls", _tls, "make or renew our own CA and a server certificate")
+    certificates.add_argument("--dir", type=Path, required=True, help="where the files go")
+    certificates.add_argument(
+        "--host", action="append", required=True, help="name or address to certify; repeatable"
+    )
+    certificates.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _add(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    command: Command,
+    words: str,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=words, description=words.capitalize() + ".")
+    parser.set_defaults(command=command)
+    return parser
+
+
+def _serve(_: argparse.Namespace) -> None:
+    read = settings.load()
+    server.harden()
+    log.configure("broker", read.log_level)
+    server.run(app.run(read))
+
+
+def _migrate(_: argparse.Namespace) -> None:
+    daypass_migrations.upgrade(_database_url())
+    print(f"database is at revision {daypass_migrations.HEAD}")
+
+
+def _create_credential(options: argparse.Namespace) -> None:
+    engine = db.connect(_database_url())
+    try:
+        with db.begin(engine) as conn:
+            issued = credential.issue(
+                conn,
+                Role(options.role),
+                options.orchestrator,
+                actor=_ACTOR,
+                at=db.now_ms(conn),
+                new_id=new_id,
+            )
+    finally:
+        engine.dispose()
+    if options.json:
+        _print_json({"id": issued.id, "role": issued.role.value, "credential": issued.text})
+        return
+    print(issued.text)
+    print("shown once: store it now; it cannot be read again", file=sys.stderr)
+
+
+def _apply(options: argparse.Namespace) -> None:
+    read = settings.load()
+    engine = db.connect(read.database_url)
+    try:
+        summary = policy_store.apply_document(
+            engine,
+            options.file.read_bytes(),
+            actor=_ACTOR,
+            min_token_ttl=read.min_token_ttl,
+            dry_run=options.dry_run,
+        )
+    finally:
+        engine.dispose()
+    if options.json:
+        _print_json(summary.as_dict())
+        return
+    for verb, paths in (("created", summary.created), ("updated", summary.updated)):
+        for path in paths:
+            print(f"{verb} {path}")
+    if not summary.created and not summary.updated:
+        print("nothing to change")
+    if summary.dry_run:
+        print("dry run: nothing was written")
+
+
+def _openapi(_: argparse.Namespace) -> None:
+    print(admin.openapi().decode(), end="")
+
+
+def _tls(options: argparse.Namespace) -> None:
+    made = tls.ensure(options.dir, options.host, SystemClock().now())
+    paths = {"ca": made.ca_file, "cert": made.cert_file, "key": made.key_file}
+    if options.json:
+        _print_json({name: str(path) for name, path in paths.items()} | {"renewed": made.renewed})
+        return
+    for name, path in paths.items():
+        print(f"{name:5} {path}")
+    print("made a new server certificate" if made.renewed else "kept the server certificate")
+
+
+def _database_url() -> str:
+    """Read the one setting the bootstrap commands need, so that they run before the rest is set."""
+    read = Reader(environment())
+    url = read.text("DAYPASS_DATABASE_URL")
+    read.done()
+    return url
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,91 @@
+"""The admin listener: what people and orchestrators may ask the broker.
+
+This file is its table of contents; each noun has a file of its own beside it. `openapi.json` tells
+the same to clients, and a test keeps the two together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from importlib import resources
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from daypass_broker import db
+from daypass_broker.admin import credentials, policies, problems, reports, revocations, sandboxes
+from daypass_broker.admin.call import Work, endpoint
+from daypass_broker.services import Services
+
+# (method, path, what answers); every one of them asks for a credential first.
+ROUTES: tuple[tuple[str, str, Work], ...] = (
+    ("POST", "/v1/sandboxes", sandboxes.create),
+    ("GET", "/v1/sandboxes", sandboxes.search),
+    ("GET", "/v1/sandboxes/{id}", sandboxes.get),
+    ("DELETE", "/v1/sandboxes/{id}", sandboxes.end),
+    ("POST", "/v1/sandboxes/{id}/restore", sandboxes.restore),
+    ("POST", "/v1/sandboxes/{id}/launch", sandboxes.replace_launch),
+    ("POST", "/v1/revocations", revocations.create),
+    ("GET", "/v1/revocations", revocations.search),
+    ("PUT", "/v1/policy", policies.put),
+    ("GET", "/v1/policy", policies.get),
+    ("POST", "/v1/credentials", credentials.create),
+    ("GET", "/v1/credentials", credentials.search),
+    ("DELETE", "/v1/credentials/{id}", credentials.revoke),
+    ("GET", "/v1/usage", reports.usage),
+    ("GET", "/v1/audit", reports.audit),
+)
+
+
+def openapi() -> bytes:
+    """Return the OpenAPI document of this listener."""
+    return resources.files("daypass_broker").joinpath("openapi.json").read_bytes()
+
+
+def admin_app(services: Services) -> Starlette:
+    """Return what answers on the admin listener."""
+    document = openapi()
+
+    async def api(_: Request) -> Response:
+        return Response(document, media_type="application/json")
+
+    async def livez(_: Request) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def readyz(_: Request) -> Response:
+        ready = await asyncio.to_thread(_answers, services)
+        return JSONResponse({"status": "ready" if ready else "waiting"}, 200 if ready else 503)
+
+    app = Starlette(
+        routes=[
+            *_routes(services),
+            Route("/v1/openapi.json", api, methods=["GET"]),
+            Route("/livez", livez, methods=["GET"]),
+            Route("/readyz", readyz, methods=["GET"]),
+        ],
+        exception_handlers={404: problems.not_found, 405: problems.method_not_allowed},
+    )
+    # A redirect would be built from the Host header, which anybody may choose.
+    app.router.redirect_slashes = False
+    return app
+
+
+def _routes(services: Services) -> Iterator[Route]:
+    """Yield one route a path, so that a 405 names all its methods."""
+    by_path: dict[str, dict[str, Work]] = {}
+    for verb, path, work in ROUTES:
+        by_path.setdefault(path, {})[verb] = work
+    for path, by_verb in by_path.items():
+        yield Route(path, endpoint(services, path, by_verb), methods=list(by_verb))
+
+
+def _answers(services: Services) -> bool:
+    try:
+        with db.read(services.engine) as conn:
+            db.now_ms(conn)
+    except db.StoreUnavailable:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""Audit events and incident counters, written in the transaction of the act they tell about.
+
+An event row exists exactly when the act was committed. Refusals of known subjects are counted, one
+row per (subject, kind, minute), so that nobody can fill the disk by being refused; strangers'
+refusals never write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from daypass_broker import db, schema
+
+_MINUTE_MS = 60_000
+
+
+class AuditTag(StrEnum):
+    """Every audit event there is; grammar `subject.verb-past`, alphabetical."""
+
+    CREDENTIAL_ISSUED = "credential.issued"
+    CREDENTIAL_REVOKED = "credential.revoked"
+    GRANT_ISSUED = "grant.issued"
+    GRANT_REVOKED = "grant.revoked"
+    KEY_ACTIVATED = "key.activated"
+    KEY_PREPARED = "key.prepared"
+    KEY_RETIRED = "key.retired"
+    LAUNCH_REPLACED = "launch.replaced"
+    LINEAGE_QUARANTINED = "lineage.quarantined"
+    LINEAGE_ROTATED = "lineage.rotated"
+    LINEAGE_STARTED = "lineage.started"
+    POLICY_APPLIED = "policy.applied"
+    REVOCATION_CREATED = "revocation.created"
+    SANDBOX_CREATED = "sandbox.created"
+    SANDBOX_ENDED = "sandbox.ended"
+    SANDBOX_RESTORED = "sandbox.restored"
+    SANDBOX_REVOKED = "sandbox.revoked"
+    TOKEN_ISSUED = "token.issued"  # noqa: S105
+
+
+def append(
+    conn: sa.Connection,
+    tag: AuditTag,
+    actor: str,
+    *,
+    at: int,
+    tenant: str | None = None,
+    sandbox: str | None = None,
+    subject: str | None = None,
+    detail: Mapping[str, object] | None = None,
+    request_id: str | None = None,
+) -> None:
+    """Append one event; `at` is `db.now_ms`, `actor` a credential id, sandbox id or "system".
+
+    `detail` must be JSON and must never hold a token, key or secret.
+    """
+    conn.execute(
+        sa.insert(schema.audit).values(
+            at=at,
+            tag=tag.value,
+            actor=actor,
+            tenant=tenant,
+            sandbox=sandbox,
+            subject=subject,
+            detail=db.to_json(dict(detail or {})),
+            request_id=request_id,
+        )
+    )
+
+
+def count(conn: sa.Connection, subject: str, kind: str, at: int) -> None:
+    """Count a refusal or incident of a known subject in the minute of `at` (milliseconds)."""
+    dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
+    row = dialect.insert(schema.incident).values(
+        subject=subject, kind=kind, minute=at // _MINUTE_MS, count=1
+    )
+    conn.execute(
+        row.on_conflict_do_update(
+            index_elements=["subject", "kind", "minute"],
+            set_={"count": schema.incident.c.count + 1},
+        )
+    )

@@ -1,0 +1,130 @@
+"""What is said about a sandbox: its view, and the handout that starts it.
+
+The handout is what the orchestrator puts into the sandbox: environment variables that unmodified
+clients read, and files. The launch credential in it is signed from the sandbox's row; it is in no
+view, no log and no table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import sqlalchemy as sa
+
+from daypass_broker import db, money, times
+from daypass_broker.oauth import FEDERATION_RULE_ID
+from daypass_broker.services import Services
+from daypass_broker.settings import Settings
+from daypass_core.claims import LaunchClaims, subject
+from daypass_core.problem import Code, refuse
+
+LAUNCH_FILE = "/run/daypass/launch.jwt"
+CA_FILE = "/run/daypass/ca.pem"
+PROXY_SOCKET = "/run/daypass/proxy.sock"
+# Stock clients take plain http on loopback only: `daypass run` listens here and uses the socket.
+LOOPBACK_URL = "http://127.0.0.1:8788"
+
+
+def view(row: sa.Row[Any], now: int) -> dict[str, object]:
+    """Describe a sandbox to its keepers; `now` is epoch seconds."""
+    remaining = None if row.ceiling_nano is None else _remaining(row)
+    return {
+        "id": row.id,
+        "tenant": row.tenant,
+        "profile": row.profile,
+        "state": _state(row, now),
+        "connect": row.connect,
+        "deadline": times.format_second(row.deadline),
+        "launch": {"mode": row.launch, "expires_at": times.format_second(row.deadline)},
+        "token_ttl_seconds": row.token_ttl_s,
+        "budget_usd": _usd(row.ceiling_nano),
+        "spent_usd": _usd(row.spent_nano),
+        "reserved_usd": _usd(row.reserved_nano),
+        "remaining_usd": _usd(remaining),
+        "overdraft_usd": _usd(row.overdraft_nano),
+        "authorization_details": db.from_json(row.scope),
+        "labels": db.from_json(row.labels),
+        "created_by": row.created_by,
+        "created_at": times.format_ms(row.created_at),
+        "ended_at": None if row.ended_at is None else times.format_ms(row.ended_at),
+    }
+
+
+def handout(services: Services, row: sa.Row[Any], now: int) -> dict[str, object]:
+    """Return everything that starts the sandbox; `now` is epoch seconds."""
+    credential = services.signer.sign_launch(_launch_claims(services.settings, row))
+    expires_at = times.format_second(row.deadline)
+    return {
+        "id": row.id,
+        "tenant": row.tenant,
+        "profile": row.profile,
+        "state": _state(row, now),
+        "connect": row.connect,
+        "deadline": expires_at,
+        "launch": {"mode": row.launch, "credential": credential, "expires_at": expires_at},
+        "token_ttl_seconds": row.token_ttl_s,
+        "budget_usd": _usd(row.ceiling_nano),
+        "authorization_details": db.from_json(row.scope),
+        "labels": db.from_json(row.labels),
+        "environment": _environment(services.settings, row),
+        "files": _files(services.settings, row, credential),
+    }
+
+
+def _launch_claims(settings: Settings, row: sa.Row[Any]) -> LaunchClaims:
+    return LaunchClaims(
+        issuer=settings.issuer,
+        audience=settings.broker_audience,
+        subject=subject(settings.trust_domain, row.tenant, row.id),
+        tenant=row.tenant,
+        sandbox=row.id,
+        token_id=row.launch_jti,
+        issued_at=row.launch_iat,
+        expires_at=row.deadline,
+        mode=cast(Literal["reusable", "single_use"], row.launch),
+    )
+
+
+def _environment(settings: Settings, row: sa.Row[Any]) -> dict[str, str]:
+    environment = {
+        "ANTHROPIC_BASE_URL": settings.public_url,
+        "ANTHROPIC_IDENTITY_TOKEN_FILE": LAUNCH_FILE,
+        "ANTHROPIC_FEDERATION_RULE_ID": FEDERATION_RULE_ID,
+        "ANTHROPIC_ORGANIZATION_ID": row.tenant,
+    }
+    if row.connect == "socket":
+        environment |= {"ANTHROPIC_BASE_URL": LOOPBACK_URL, "DAYPASS_PROXY_SOCKET": PROXY_SOCKET}
+    elif settings.ca_file is not None:
+        environment |= {"SSL_CERT_FILE": CA_FILE, "NODE_EXTRA_CA_CERTS": CA_FILE}
+    return environment
+
+
+def _files(settings: Settings, row: sa.Row[Any], credential: str) -> dict[str, str]:
+    files = {LAUNCH_FILE: credential}
+    if row.connect == "direct" and settings.ca_file is not None:
+        files[CA_FILE] = _read_ca(settings.ca_file)
+    return files
+
+
+def _read_ca(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        text = ""
+    # The file's neighbour is its private key: never hand out what is not a certificate.
+    if "BEGIN CERTIFICATE" not in text or "PRIVATE KEY" in text:
+        raise refuse(Code.INTERNAL_ERROR, "the broker's CA file holds no certificate")
+    return text
+
+
+def _state(row: sa.Row[Any], now: int) -> str:
+    return "expired" if row.state == "active" and row.deadline <= now else str(row.state)
+
+
+def _remaining(row: sa.Row[Any]) -> int:
+    return max(0, int(row.ceiling_nano - row.spent_nano - row.reserved_nano))
+
+
+def _usd(nano: int | None) -> str | None:
+    return None if nano is None else money.format_usd(nano)

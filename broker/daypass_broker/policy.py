@@ -1,0 +1,178 @@
+"""Who may have what: the policy document, read strictly into records.
+
+Profiles say what a sandbox may call and spend, tenants which profiles they may ask for,
+orchestrators to which tenant they belong. `apply` writes these records to the store; a sandbox
+request is measured against its profile here too, so both meanings of "may" stand in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from daypass_broker.fields import Fields
+from daypass_broker.money import format_usd
+from daypass_core.problem import Code, Refusal, refuse
+from daypass_core.scope import Scope, ScopeError, narrow, parse_scope
+
+LAUNCH_MODES = ("reusable", "single_use")
+MAX_LIFETIME_SECONDS = 24 * 3600
+MAX_TOKEN_TTL_SECONDS = 3600
+_LIFETIME_SECONDS = 4 * 3600
+_TOKEN_TTL_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a sandbox may be given: its defaults, and the limits of what it may ask for."""
+
+    name: str
+    scope: Scope
+    budget_nano: int
+    max_budget_nano: int
+    lifetime_s: int
+    max_lifetime_s: int
+    token_ttl_s: int
+    launch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The whole document; `tenants` maps to profile names, `orchestrators` to tenants."""
+
+    profiles: tuple[Profile, ...]
+    tenants: dict[str, tuple[str, ...]]
+    orchestrators: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a sandbox request asks of its profile; None means the profile's default."""
+
+    scope: Scope | None = None
+    launch: str | None = None
+    lifetime_s: int | None = None
+    token_ttl_s: int | None = None
+    budget_nano: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allotment:
+    """What a sandbox gets."""
+
+    scope: Scope
+    launch: str
+    lifetime_s: int
+    token_ttl_s: int
+    budget_nano: int
+
+
+def parse(document: object, *, min_token_ttl: int) -> Policy:
+    """Read a decoded policy document; raises FieldError with the path of what is wrong."""
+    fields = Fields(document)
+    profiles = tuple(
+        _profile(name, inner, min_token_ttl) for name, inner in fields.children("profiles")
+    )
+    tenants = dict(_tenants(fields))
+    orchestrators = dict(_orchestrators(fields))
+    fields.done()
+    return Policy(profiles, tenants, orchestrators)
+
+
+def allot(profile: Profile, wish: Wish, *, min_token_ttl: int) -> Allotment:
+    """Return what the request gets; raises Refusal (beyond_profile) naming the field.
+
+    A request can only take less than its profile gives.
+    """
+    limits = (
+        ("budget_usd", wish.budget_nano, profile.max_budget_nano),
+        ("lifetime_seconds", wish.lifetime_s, profile.max_lifetime_s),
+        ("token_ttl_seconds", wish.token_ttl_s, profile.token_ttl_s),
+    )
+    for field, wanted, most in limits:
+        if wanted is not None and wanted > most:
+            shown = format_usd(most) if field == "budget_usd" else str(most)
+            raise _beyond(profile, field, f"must be at most {shown}")
+    if wish.token_ttl_s is not None and wish.token_ttl_s < min_token_ttl:
+        raise refuse(
+            Code.INVALID_REQUEST,
+            f"token_ttl_seconds: must be at least {min_token_ttl}",
+            field="token_ttl_seconds",
+        )
+    if wish.launch == "reusable" and profile.launch == "single_use":
+        raise _beyond(profile, "launch", "must be single_use")
+    return Allotment(
+        scope=_narrowed(profile, wish.scope),
+        launch=wish.launch or profile.launch,
+        lifetime_s=_given(wish.lifetime_s, profile.lifetime_s),
+        token_ttl_s=_given(wish.token_ttl_s, profile.token_ttl_s),
+        budget_nano=_given(wish.budget_nano, profile.budget_nano),
+    )
+
+
+def _given(wanted: int | None, default: int) -> int:
+    return default if wanted is None else wanted
+
+
+def _narrowed(profile: Profile, wanted: Scope | None) -> Scope:
+    if wanted is None:
+        return profile.scope
+    try:
+        return narrow(profile.scope, wanted)
+    except ScopeError as error:
+        raise _beyond(profile, error.field, error.reason) from None
+
+
+def _beyond(profile: Profile, field: str, reason: str) -> Refusal:
+    return refuse(
+        Code.BEYOND_PROFILE,
+        f"{field}: {reason} in profile {profile.name}",
+        field=field,
+        hint="ask for less, or have the platform team widen the profile",
+    )
+
+
+def _profile(name: str, fields: Fields, min_token_ttl: int) -> Profile:
+    budget = fields.must("budget_usd", fields.usd("budget_usd"))
+    most_budget = fields.usd("max_budget_usd")
+    lifetime = fields.integer("lifetime_seconds", least=1, most=MAX_LIFETIME_SECONDS)
+    most_lifetime = fields.integer("max_lifetime_seconds", least=1, most=MAX_LIFETIME_SECONDS)
+    ttl = fields.integer("token_ttl_seconds", least=min_token_ttl, most=MAX_TOKEN_TTL_SECONDS)
+    launch = fields.text("launch", choices=LAUNCH_MODES)
+    scope = _scope(fields)
+    fields.done()
+    profile = Profile(
+        name=name,
+        scope=scope,
+        budget_nano=budget,
+        max_budget_nano=_given(most_budget, budget),
+        lifetime_s=_given(lifetime, min(_LIFETIME_SECONDS, most_lifetime or MAX_LIFETIME_SECONDS)),
+        max_lifetime_s=_given(most_lifetime, MAX_LIFETIME_SECONDS),
+        token_ttl_s=_given(ttl, _TOKEN_TTL_SECONDS),
+        launch=launch or LAUNCH_MODES[0],
+    )
+    if profile.max_budget_nano < profile.budget_nano:
+        raise fields.error("max_budget_usd", "must be at least budget_usd")
+    if profile.max_lifetime_s < profile.lifetime_s:
+        raise fields.error("max_lifetime_seconds", "must be at least lifetime_seconds")
+    return profile
+
+
+def _scope(fields: Fields) -> Scope:
+    value = fields.must("authorization_details", fields.raw("authorization_details"))
+    try:
+        return parse_scope(value)
+    except ScopeError as error:
+        raise fields.error(error.field, error.reason) from None
+
+
+def _tenants(fields: Fields) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for name, inner in fields.children("tenants"):
+        yield name, inner.must("profiles", inner.names("profiles"))
+        inner.done()
+
+
+def _orchestrators(fields: Fields) -> Iterator[tuple[str, str]]:
+    for name, inner in fields.children("orchestrators"):
+        yield name, inner.must("tenant", inner.name("tenant"))
+        inner.done()

@@ -1,0 +1,203 @@
+"""Writing the policy to the store and reading it back: declarative, in one transaction.
+
+What a document names is created or brought to what it says; what it does not name stays, because
+sandboxes may still live under it. Running sandboxes keep what they were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from daypass_broker import audit, db, fields, money, policy, schema
+from daypass_broker.audit import AuditTag
+from daypass_broker.policy import Policy, Profile
+from daypass_core.scope import parse_scope, scope_to_wire
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What applying did, or with `dry_run` would do: paths such as `profiles.coding`."""
+
+    created: list[str] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    dry_run: bool = False
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the summary as it goes on the wire."""
+        return {
+            "created": self.created,
+            "updated": self.updated,
+            "unchanged": self.unchanged,
+            "dry_run": self.dry_run,
+        }
+
+
+def apply_document(
+    engine: sa.Engine,
+    data: bytes,
+    *,
+    actor: str,
+    min_token_ttl: int,
+    json_only: bool = False,
+    dry_run: bool = False,
+    request_id: str | None = None,
+) -> Summary:
+    """Read a policy document (YAML, of which JSON is a part) and apply it.
+
+    Raises FieldError with the path of what is wrong, and StoreUnavailable.
+    """
+    document = fields.read_json(data) if json_only else fields.read_yaml(data)
+    wanted = policy.parse(document, min_token_ttl=min_token_ttl)
+    with db.begin(engine) as conn:
+        return apply(conn, wanted, actor=actor, dry_run=dry_run, request_id=request_id)
+
+
+def apply(
+    conn: sa.Connection,
+    wanted: Policy,
+    *,
+    actor: str,
+    dry_run: bool = False,
+    request_id: str | None = None,
+) -> Summary:
+    """Bring the store to the policy inside the caller's write transaction.
+
+    Raises FieldError when the policy names a profile or tenant that neither it nor the store has,
+    or moves an orchestrator to another tenant.
+    """
+    _lock(conn)
+    _check_references(conn, wanted)
+    summary = Summary(dry_run=dry_run)
+    at = db.now_ms(conn)
+    for table, path, key, values in _wanted_rows(wanted):
+        _put(conn, table, path, key, values, at, summary)
+    if not dry_run and (summary.created or summary.updated):
+        detail = {"created": summary.created, "updated": summary.updated}
+        audit.append(
+            conn, AuditTag.POLICY_APPLIED, actor, at=at, detail=detail, request_id=request_id
+        )
+    return summary
+
+
+def export(conn: sa.Connection) -> dict[str, object]:
+    """Return the policy as a document that `apply_document` takes again."""
+    profiles = conn.execute(sa.select(schema.profile).order_by(schema.profile.c.name))
+    tenants = conn.execute(sa.select(schema.tenant).order_by(schema.tenant.c.id))
+    orchestrators = conn.execute(
+        sa.select(schema.orchestrator).order_by(schema.orchestrator.c.name)
+    )
+    return {
+        "profiles": {row.name: _profile_document(row) for row in profiles},
+        "tenants": {row.id: {"profiles": db.from_json(row.profiles)} for row in tenants},
+        "orchestrators": {row.name: {"tenant": row.tenant} for row in orchestrators},
+    }
+
+
+def load_profile(conn: sa.Connection, name: str) -> Profile | None:
+    """Return a profile of the store, None when there is none of that name."""
+    row = conn.execute(sa.select(schema.profile).where(schema.profile.c.name == name)).first()
+    if row is None:
+        return None
+    return Profile(
+        name=row.name,
+        scope=parse_scope(db.from_json(row.details)),
+        budget_nano=row.budget_nano,
+        max_budget_nano=row.max_budget_nano,
+        lifetime_s=row.lifetime_s,
+        max_lifetime_s=row.max_lifetime_s,
+        token_ttl_s=row.token_ttl_s,
+        launch=row.launch,
+    )
+
+
+def _lock(conn: sa.Connection) -> None:
+    # Two appliers at once would both read "not there" and both insert. SQLite's write transaction
+    # excludes that already; on Postgres the row every revocation locks serves as the one lock.
+    conn.execute(sa.select(schema.revocation_version.c.version).with_for_update())
+
+
+def _check_references(conn: sa.Connection, wanted: Policy) -> None:
+    profiles = {profile.name for profile in wanted.profiles}
+    profiles |= set(conn.execute(sa.select(schema.profile.c.name)).scalars())
+    for tenant, names in wanted.tenants.items():
+        for i, name in enumerate(names):
+            if name not in profiles:
+                raise fields.FieldError(f"tenants.{tenant}.profiles[{i}]", f"no profile {name}")
+    tenants = set(wanted.tenants) | set(conn.execute(sa.select(schema.tenant.c.id)).scalars())
+    table = schema.orchestrator
+    owners: dict[str, str] = {row.name: row.tenant for row in conn.execute(sa.select(table))}
+    for name, tenant in wanted.orchestrators.items():
+        path = f"orchestrators.{name}.tenant"
+        if tenant not in tenants:
+            raise fields.FieldError(path, f"no tenant {tenant}")
+        if owners.get(name, tenant) != tenant:
+            # Its credentials would reach into the other tenant from one moment to the next.
+            raise fields.FieldError(path, f"belongs to {owners[name]}: use another name")
+
+
+def _wanted_rows(wanted: Policy) -> Iterator[tuple[sa.Table, str, str, dict[str, Any]]]:
+    """Yield (table, path, key, columns) in the order foreign keys need."""
+    for profile in wanted.profiles:
+        yield schema.profile, f"profiles.{profile.name}", profile.name, _profile_columns(profile)
+    for tenant, names in wanted.tenants.items():
+        yield schema.tenant, f"tenants.{tenant}", tenant, {"profiles": db.to_json(list(names))}
+    for name, tenant in wanted.orchestrators.items():
+        yield schema.orchestrator, f"orchestrators.{name}", name, {"tenant": tenant}
+
+
+def _put(
+    conn: sa.Connection,
+    table: sa.Table,
+    path: str,
+    key: str,
+    values: dict[str, Any],
+    at: int,
+    summary: Summary,
+) -> None:
+    (key_column,) = table.primary_key.columns
+    row = conn.execute(sa.select(table).where(key_column == key)).mappings().first()
+    if row is None:
+        summary.created.append(path)
+        values = {key_column.name: key, "created_at": at, **values}
+        if table is schema.tenant:
+            values["state"] = "active"
+        if "updated_at" in table.c:
+            values["updated_at"] = at
+        statement: sa.Executable = sa.insert(table).values(**values)
+    elif any(row[name] != value for name, value in values.items()):
+        summary.updated.append(path)
+        statement = sa.update(table).where(key_column == key).values(**values, updated_at=at)
+    else:
+        summary.unchanged.append(path)
+        return
+    if not summary.dry_run:
+        conn.execute(statement)
+
+
+def _profile_columns(profile: Profile) -> dict[str, Any]:
+    return {
+        "details": db.to_json(scope_to_wire(profile.scope)),
+        "budget_nano": profile.budget_nano,
+        "max_budget_nano": profile.max_budget_nano,
+        "lifetime_s": profile.lifetime_s,
+        "max_lifetime_s": profile.max_lifetime_s,
+        "token_ttl_s": profile.token_ttl_s,
+        "launch": profile.launch,
+    }
+
+
+def _profile_document(row: sa.Row[Any]) -> dict[str, object]:
+    return {
+        "authorization_details": db.from_json(row.details),
+        "budget_usd": money.format_usd(row.budget_nano),
+        "max_budget_usd": money.format_usd(row.max_budget_nano),
+        "lifetime_seconds": row.lifetime_s,
+        "max_lifetime_seconds": row.max_lifetime_s,
+        "token_ttl_seconds": row.token_ttl_s,
+        "launch": row.launch,
+    }

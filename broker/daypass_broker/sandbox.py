@@ -1,0 +1,266 @@
+"""Sandboxes: made, ended, restored, given a new launch credential; and looked up.
+
+Making one writes its row, its root grant and its account. Nothing here holds a token: the launch
+credential is signed afterwards from `launch_jti` and `launch_iat`, so the same row always gives the
+same credential. Acts that issue share the version row of revocations, acts that end lock it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from daypass_broker import db, idempotency, policy, revocation, sandbox_request, schema
+from daypass_broker.act import Act
+from daypass_broker.audit import AuditTag
+from daypass_broker.credential import Principal
+from daypass_broker.policy import Allotment
+from daypass_broker.sandbox_request import SandboxRequest
+from daypass_core.problem import Code, refuse
+from daypass_core.scope import scope_to_wire
+
+# A client that has just read the old launch credential still gets its token with it.
+LAUNCH_GRACE_MS = 60_000
+_FULL_BUCKET = 60.0
+
+
+def create(
+    act: Act,
+    principal: Principal,
+    request: SandboxRequest,
+    *,
+    min_token_ttl: int,
+    key: idempotency.Key | None = None,
+) -> list[sa.Row[Any]]:
+    """Make the sandboxes of a request, or find those the same key made before.
+
+    The act was opened with `revocation.share_version`. Raises Refusal naming the field.
+    """
+    ids = [act.new_id("sbx") for _ in range(request.count or 1)]
+    if key is not None:
+        earlier = idempotency.claim(act, key, ids)
+        if earlier is not None:
+            return [_one(act.conn, sandbox_id) for sandbox_id in earlier]
+    tenant, profile = sandbox_request.find_profile(act.conn, principal, request)
+    allotment = policy.allot(profile, request.wish, min_token_ttl=min_token_ttl)
+    issued_at = _after(act, revocation.cut_off(act.conn, tenant))
+    for sandbox_id in ids:
+        _insert(act, sandbox_id, tenant, profile.name, request, allotment, issued_at)
+    return [_one(act.conn, sandbox_id) for sandbox_id in ids]
+
+
+def get(conn: sa.Connection, principal: Principal, sandbox_id: str) -> sa.Row[Any]:
+    """Return a sandbox with its account; raises Refusal (not found, also for other tenants')."""
+    row = conn.execute(_with_account().where(schema.sandbox.c.id == sandbox_id)).first()
+    if row is None or not principal.may_see(row.tenant):
+        raise refuse(Code.NOT_FOUND, "no such sandbox")
+    return row
+
+
+def search(
+    conn: sa.Connection,
+    principal: Principal,
+    *,
+    tenant: str | None = None,
+    state: str | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> list[sa.Row[Any]]:
+    """Return sandboxes, newest first, after the one with id `after`.
+
+    `state` is active, expired (active past its deadline), ended or revoked.
+    """
+    columns = schema.sandbox.c
+    query = _with_account().order_by(columns.created_at.desc(), columns.id.desc()).limit(limit)
+    for wanted in (tenant, principal.tenant):
+        if wanted is not None:
+            query = query.where(columns.tenant == wanted)
+    if state is not None:
+        query = query.where(_in_state(state, db.now_ms(conn) // 1000))
+    if after is not None:
+        created_at = get(conn, principal, after).created_at
+        older = columns.created_at < created_at
+        query = query.where(older | ((columns.created_at == created_at) & (columns.id < after)))
+    return list(conn.execute(query))
+
+
+def end(act: Act, principal: Principal, sandbox_id: str) -> sa.Row[Any]:
+    """End a sandbox for good; ending it again changes nothing.
+
+    The act was opened with `revocation.lock_version`. Raises Refusal (not found).
+    """
+    row = _locked(act, principal, sandbox_id)
+    if row.state == "ended":
+        return row
+    _update(act, sandbox_id, state="ended", ended_at=act.at)
+    written = revocation.append(act, "sandbox", sandbox_id, None, "sandbox ended")
+    _tell(act, AuditTag.SANDBOX_ENDED, row, {"revocation": written.id})
+    return _one(act.conn, sandbox_id)
+
+
+def restore(act: Act, principal: Principal, sandbox_id: str) -> sa.Row[Any]:
+    """Take back the revocation of a sandbox and its root grant, with a new launch credential.
+
+    Everything issued before the cut-off stays ended. The act was opened with
+    `revocation.share_version`. Raises Refusal: not an admin, not found, not revoked, too late.
+    """
+    if not principal.is_admin:
+        raise refuse(Code.FORBIDDEN, "restoring is for admins only")
+    row = _locked(act, principal, sandbox_id)
+    if row.state != "revoked":
+        raise refuse(Code.CONFLICT, f"sandbox is {row.state}, not revoked", field="state")
+    _check_deadline(act, row)
+    grants = schema.grant_
+    root = (grants.c.sandbox == sandbox_id) & grants.c.parent.is_(None)
+    act.conn.execute(sa.update(grants).where(root).values(state="active"))
+    _new_launch(act, row, state="active", previous_launch_jti=None, previous_launch_until_at=None)
+    _tell(act, AuditTag.SANDBOX_RESTORED, row, {})
+    return _one(act.conn, sandbox_id)
+
+
+def replace_launch(act: Act, principal: Principal, sandbox_id: str) -> sa.Row[Any]:
+    """Give a sandbox a new launch credential; the one before it dies in `LAUNCH_GRACE_MS`.
+
+    The act was opened with `revocation.share_version`. Raises Refusal: not found, not active.
+    """
+    row = _locked(act, principal, sandbox_id)
+    if row.state != "active":
+        raise refuse(Code.CONFLICT, f"sandbox is {row.state}, not active", field="state")
+    _check_deadline(act, row)
+    _new_launch(
+        act,
+        row,
+        previous_launch_jti=row.launch_jti,
+        previous_launch_until_at=act.at + LAUNCH_GRACE_MS,
+    )
+    _tell(act, AuditTag.LAUNCH_REPLACED, row, {"replaced": row.launch_jti})
+    return _one(act.conn, sandbox_id)
+
+
+def account_id(sandbox_id: str) -> str:
+    """Return the id of a sandbox's own account."""
+    return f"sandbox:{sandbox_id}"
+
+
+def _insert(
+    act: Act,
+    sandbox_id: str,
+    tenant: str,
+    profile: str,
+    request: SandboxRequest,
+    allotment: Allotment,
+    issued_at: int,
+) -> None:
+    deadline = issued_at + allotment.lifetime_s
+    scope = db.to_json(scope_to_wire(allotment.scope))
+    act.conn.execute(
+        sa.insert(schema.sandbox).values(
+            id=sandbox_id,
+            tenant=tenant,
+            profile=profile,
+            state="active",
+            launch=allotment.launch,
+            launch_jti=act.new_id("lch"),
+            launch_iat=issued_at,
+            scope=scope,
+            token_ttl_s=allotment.token_ttl_s,
+            labels=db.to_json(request.labels),
+            connect=request.connect,
+            bucket_level=_FULL_BUCKET,
+            bucket_at=act.at,
+            deadline=deadline,
+            created_by=act.actor,
+            created_at=act.at,
+        )
+    )
+    grant_id = act.new_id("grt")
+    act.conn.execute(
+        sa.insert(schema.grant_).values(
+            id=grant_id,
+            sandbox=sandbox_id,
+            scope=scope,
+            expires_at=deadline,
+            state="active",
+            created_at=act.at,
+        )
+    )
+    act.conn.execute(
+        sa.insert(schema.account).values(
+            id=account_id(sandbox_id),
+            kind="sandbox",
+            tenant=tenant,
+            sandbox=sandbox_id,
+            ceiling_nano=allotment.budget_nano,
+            updated_at=act.at,
+        )
+    )
+    told = {"profile": profile, "deadline": deadline, "budget_nano": allotment.budget_nano}
+    where = {"tenant": tenant, "sandbox": sandbox_id}
+    act.tell(AuditTag.SANDBOX_CREATED, **where, subject=sandbox_id, detail=told)
+    act.tell(AuditTag.GRANT_ISSUED, **where, subject=grant_id, detail={"expires_at": deadline})
+
+
+def _after(act: Act, cut_off: int | None) -> int:
+    """Return the `iat` of a launch credential made now: after the cut-off, at most a second on.
+
+    A cut-off of this very second would otherwise end what is only just being made.
+    """
+    return act.second if cut_off is None else max(act.second, cut_off + 1)
+
+
+def _new_launch(act: Act, row: sa.Row[Any], **values: object) -> None:
+    roots = sa.select(schema.grant_.c.id).where(
+        schema.grant_.c.sandbox == row.id, schema.grant_.c.parent.is_(None)
+    )
+    grants = act.conn.execute(roots).scalars().all()
+    cut_off = revocation.cut_off(act.conn, row.tenant, row.id, grants)
+    _update(
+        act,
+        row.id,
+        launch_jti=act.new_id("lch"),
+        launch_iat=_after(act, cut_off),
+        launch_used_at=None,
+        **values,
+    )
+
+
+def _update(act: Act, sandbox_id: str, **values: object) -> None:
+    table = schema.sandbox
+    act.conn.execute(sa.update(table).where(table.c.id == sandbox_id).values(**values))
+
+
+def _check_deadline(act: Act, row: sa.Row[Any]) -> None:
+    # One second more than now, because a launch credential may have to start in the next one.
+    if row.deadline <= act.second + 1:
+        raise refuse(Code.CONFLICT, "deadline has passed: make a new sandbox", field="deadline")
+
+
+def _locked(act: Act, principal: Principal, sandbox_id: str) -> sa.Row[Any]:
+    table = schema.sandbox
+    act.conn.execute(sa.select(table.c.id).where(table.c.id == sandbox_id).with_for_update())
+    return get(act.conn, principal, sandbox_id)
+
+
+def _one(conn: sa.Connection, sandbox_id: str) -> sa.Row[Any]:
+    return conn.execute(_with_account().where(schema.sandbox.c.id == sandbox_id)).one()
+
+
+def _with_account() -> sa.Select[Any]:
+    account = schema.account.c
+    amounts = (account.ceiling_nano, account.spent_nano, account.reserved_nano)
+    joined = schema.sandbox.outerjoin(schema.account, account.sandbox == schema.sandbox.c.id)
+    return sa.select(schema.sandbox, *amounts, account.overdraft_nano).select_from(joined)
+
+
+def _in_state(state: str, now: int) -> sa.ColumnElement[bool]:
+    columns = schema.sandbox.c
+    if state == "expired":
+        return (columns.state == "active") & (columns.deadline <= now)
+    if state == "active":
+        return (columns.state == "active") & (columns.deadline > now)
+    return columns.state == state
+
+
+def _tell(act: Act, tag: AuditTag, row: sa.Row[Any], detail: dict[str, object]) -> None:
+    act.tell(tag, tenant=row.tenant, sandbox=row.id, subject=row.id, detail=detail)

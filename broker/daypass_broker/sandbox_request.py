@@ -1,0 +1,128 @@
+"""`POST /v1/sandboxes`, the asking half: the body read strictly, its tenant and profile found."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from daypass_broker import db, policy_store, schema
+from daypass_broker.credential import Principal
+from daypass_broker.fields import Fields
+from daypass_broker.policy import (
+    LAUNCH_MODES,
+    MAX_LIFETIME_SECONDS,
+    MAX_TOKEN_TTL_SECONDS,
+    Profile,
+    Wish,
+)
+from daypass_core.problem import Code, Refusal, refuse
+from daypass_core.scope import Scope, ScopeError, parse_scope
+
+CONNECTS = ("direct", "socket")
+MAX_COUNT = 100
+_MAX_LABELS = 16
+_LABEL = re.compile(r"[a-z0-9][a-z0-9._/-]{0,62}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRequest:
+    """A well-formed request; whether it may be granted is decided in `sandbox.create`."""
+
+    tenant: str | None = None
+    profile: str | None = None
+    wish: Wish = field(default_factory=Wish)
+    labels: dict[str, str] = field(default_factory=dict)
+    connect: str = CONNECTS[0]
+    count: int | None = None
+
+
+def read(body: object) -> SandboxRequest:
+    """Read a decoded body; raises FieldError naming the field."""
+    fields = Fields(body)
+    request = SandboxRequest(
+        tenant=fields.name("tenant"),
+        profile=fields.name("profile"),
+        wish=Wish(
+            scope=_scope(fields),
+            launch=fields.text("launch", choices=LAUNCH_MODES),
+            lifetime_s=fields.integer("lifetime_seconds", least=1, most=MAX_LIFETIME_SECONDS),
+            token_ttl_s=fields.integer("token_ttl_seconds", least=1, most=MAX_TOKEN_TTL_SECONDS),
+            budget_nano=fields.usd("budget_usd"),
+        ),
+        labels=_labels(fields),
+        connect=fields.text("connect", choices=CONNECTS) or CONNECTS[0],
+        count=fields.integer("count", least=1, most=MAX_COUNT),
+    )
+    fields.done()
+    return request
+
+
+def find_profile(
+    conn: sa.Connection, principal: Principal, request: SandboxRequest
+) -> tuple[str, Profile]:
+    """Return the tenant and profile a request means; raises Refusal naming the field.
+
+    Left out, they are what there is no choice about: an orchestrator's own tenant, the only tenant,
+    the only profile of the tenant.
+    """
+    tenant = request.tenant or principal.tenant or _only_tenant(conn)
+    row = conn.execute(sa.select(schema.tenant).where(schema.tenant.c.id == tenant)).first()
+    if row is None or not principal.may_see(tenant):
+        raise refuse(Code.NOT_FOUND, f"tenant: no tenant {tenant}", field="tenant")
+    if row.state != "active":
+        raise refuse(Code.FORBIDDEN, f"tenant: {tenant} is revoked", field="tenant")
+    allowed = db.from_json(row.profiles)
+    name = request.profile or (allowed[0] if len(allowed) == 1 else None)
+    if name is None:
+        raise _must_choose("profile", allowed)
+    profile = policy_store.load_profile(conn, name) if name in allowed else None
+    if profile is None:
+        raise refuse(
+            Code.BEYOND_PROFILE,
+            f"profile: tenant {tenant} may use {', '.join(allowed)}",
+            field="profile",
+        )
+    return tenant, profile
+
+
+def _only_tenant(conn: sa.Connection) -> str:
+    tenants = conn.execute(sa.select(schema.tenant.c.id).order_by(schema.tenant.c.id)).scalars()
+    names = [str(name) for name in tenants]
+    if len(names) != 1:
+        raise _must_choose("tenant", names)
+    return names[0]
+
+
+def _must_choose(field_name: str, names: list[str]) -> Refusal:
+    if names:
+        words = f"is missing: choose one of {', '.join(names[:20])}"
+    else:
+        words = "is missing, and there is none yet: apply a policy"
+    return refuse(Code.INVALID_REQUEST, f"{field_name}: {words}", field=field_name)
+
+
+def _scope(fields: Fields) -> Scope | None:
+    value = fields.raw("authorization_details")
+    if value is None:
+        return None
+    try:
+        return parse_scope(value)
+    except ScopeError as error:
+        raise fields.error(error.field, error.reason) from None
+
+
+def _labels(fields: Fields) -> dict[str, str]:
+    value = fields.raw("labels")
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > _MAX_LABELS:
+        raise fields.error("labels", f"must be an object of at most {_MAX_LABELS} texts")
+    inner = Fields(value, fields.at("labels"))
+    labels: dict[str, str] = {}
+    for name in value:
+        if not _LABEL.fullmatch(name):
+            raise fields.error("labels", f"names must match {_LABEL.pattern}")
+        labels[name] = inner.must(name, inner.text(name))
+    return labels

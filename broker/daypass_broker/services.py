@@ -1,0 +1,28 @@
+"""What every part of the broker is handed: one frozen record, built once in `app`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from daypass_broker.settings import Settings
+
+if TYPE_CHECKING:
+    from daypass_broker.keys import KeyRing
+    from daypass_broker.signing import Signer
+    from daypass_core.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The broker's collaborators; `new_id(prefix)` makes ids such as `sbx_…`."""
+
+    engine: sa.Engine
+    clock: Clock
+    settings: Settings
+    signer: Signer
+    keys: KeyRing
+    new_id: Callable[[str], str]

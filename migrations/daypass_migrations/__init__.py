@@ -1,0 +1,91 @@
+"""The database schema of daypass as one linear history of migrations.
+
+`upgrade` is safe to start from several processes at once: the whole run is one transaction under a
+lock (Postgres: an advisory lock; SQLite: BEGIN IMMEDIATE), so each
+finds nothing or all of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import event
+
+HEAD = "0001"
+
+_LOCK_ID = 0x6461797061737300  # "daypass" in ASCII: any number nobody else locks
+
+
+def upgrade(url: str) -> None:
+    """Bring the database at `url` to HEAD; does nothing when it is there already.
+
+    Raises ValueError for a URL we do not serve and SQLAlchemy's errors for a database that fails.
+    """
+    with _locked(_parse(url)) as connection:
+        config = Config()
+        # Alembic interpolates '%' in its options.
+        config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+        config.set_main_option("path_separator", "os")
+        config.attributes["connection"] = connection
+        command.upgrade(config, HEAD)
+
+
+def current(url: str) -> str | None:
+    """Return the revision the database is at, None when it has none; never creates a file."""
+    parsed = _parse(url)
+    if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).exists():
+        return None
+    engine = sa.create_engine(parsed, poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def _parse(url: str) -> sa.URL:
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        # The URL may hold a password: say what is wrong without repeating it.
+        raise ValueError(
+            "database url is not a url: use sqlite:////path.db or postgresql+psycopg://…"
+        ) from None
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise ValueError("sqlite needs a file: use sqlite:////absolute/path.db")
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
+        raise ValueError("database url has an unknown scheme: use sqlite or postgresql+psycopg")
+    return parsed
+
+
+@contextmanager
+def _locked(url: sa.URL) -> Iterator[sa.Connection]:
+    """One transaction on one connection that no other upgrade can be inside of."""
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    if url.get_backend_name() == "sqlite":
+        # Balances and hashes are nobody else's business on this machine.
+        os.close(os.open(str(url.database), os.O_RDWR | os.O_CREAT, 0o600))
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    with engine.begin() as connection:
+        if url.get_backend_name() == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_ID)))
+        yield connection
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # `_begin_sqlite` opens the transaction, not the driver
+    connection.execute("PRAGMA busy_timeout = 30000")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,38 @@
+"""Fixtures of the broker's unit tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.clock import FakeClock
+from tests.unit.broker.desk import Desk
+from tests.unit.broker.rig import Rig, make_template
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that stands still."""
+    return FakeClock()
+
+
+@pytest.fixture(scope="session")
+def issuing_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated database and signing keys, to be copied."""
+    return make_template(tmp_path_factory.mktemp("issuing"))
+
+
+@pytest.fixture
+def rig(tmp_path: Path, issuing_template: Path, clock: FakeClock) -> Iterator[Rig]:
+    """A broker's issuing half over its own database."""
+    made = Rig.copy_of(issuing_template, tmp_path, clock)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, issuing_template: Path) -> Iterator[Desk]:
+    """A broker's admin listener over its own database."""
+    made = Desk(tmp_path, issuing_template)
+    yield made
+    made.close()

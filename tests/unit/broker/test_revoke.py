@@ -1,0 +1,242 @@
+"""Revoking: who may, what is marked, and how long a row lives."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from daypass_broker import revocation, sandbox, schema
+from daypass_broker.act import Act
+from daypass_broker.credential import Principal
+from daypass_broker.revoke import Effect, Order, revoke
+from daypass_broker.sandbox_request import SandboxRequest
+from daypass_core.problem import Code, Refusal
+from tests.unit.broker.desk import ACME, ADMIN, GLOBEX, Desk
+
+DAY, HOUR, MARGIN = 24 * 3600, 3600, 60
+
+
+def make(desk: Desk, tenant: str = "acme") -> Any:
+    """Make a sandbox."""
+    request = SandboxRequest(tenant=tenant, profile="coding")
+    with desk.acting(revocation.share_version) as act:
+        return sandbox.create(act, ADMIN, request, min_token_ttl=2)[0]
+
+
+def order(desk: Desk, scope: str, ident: str = "*", **more: Any) -> Effect:
+    """Revoke as admin."""
+    return as_(desk, ADMIN, Order(scope, ident, **more))
+
+
+def as_(desk: Desk, principal: Principal, wanted: Order, later: int = 0) -> Effect:
+    """Revoke as anybody, `later` seconds from now."""
+    with desk.acting(revocation.lock_version) as act:
+        return revoke(replace(act, at=act.at + later * 1000), principal, wanted)
+
+
+def token_of(desk: Desk, row: Any, jti: str = "tok_a") -> str:
+    """Write the row of an access token of this sandbox."""
+    (grant,) = desk.rows(schema.grant_, sandbox=row.id)
+    with desk.acting() as act:
+        act.conn.execute(
+            sa.insert(schema.token).values(
+                jti=jti,
+                sandbox=row.id,
+                tenant=row.tenant,
+                grant_id=grant.id,
+                kid="k",
+                iat=act.second,
+                exp=act.second + 600,
+                created_at=act.at,
+            )
+        )
+    return jti
+
+
+def state(desk: Desk, row: Any) -> str:
+    """The state of a sandbox now."""
+    return str(desk.rows(schema.sandbox, id=row.id)[0].state)
+
+
+def test_a_sandbox_cut_off_marks_that_sandbox(desk: Desk) -> None:
+    """Scope sandbox ends this sandbox as of now, not its neighbour."""
+    mine, other = make(desk), make(desk)
+    effect = order(desk, "sandbox", mine.id, reason="leaked")
+    assert (effect.sandboxes, effect.grants, effect.row.reason) == (1, 0, "leaked")
+    assert effect.row.not_before >= mine.launch_iat
+    assert (state(desk, mine), state(desk, other)) == ("revoked", "active")
+    assert desk.tags(sandbox=mine.id)[-2:] == ["revocation.created", "sandbox.revoked"]
+
+
+def test_a_global_cut_off_marks_every_sandbox(desk: Desk) -> None:
+    """Scope global ends the sandboxes of all tenants."""
+    rows = [make(desk), make(desk, "globex")]
+    assert order(desk, "global").sandboxes == 2
+    assert [state(desk, row) for row in rows] == ["revoked", "revoked"]
+
+
+def test_a_cut_off_in_the_past_spares_what_came_later(desk: Desk) -> None:
+    """A sandbox whose launch credential is younger than the cut-off goes on."""
+    row = make(desk)
+    effect = order(desk, "tenant", "acme", not_before=row.launch_iat - 1)
+    assert (effect.sandboxes, state(desk, row)) == (0, "active")
+    assert order(desk, "tenant", "acme", not_before=row.launch_iat).sandboxes == 1
+
+
+def test_the_root_grant_takes_its_sandbox_along(desk: Desk) -> None:
+    """Scope grant marks the grant; a root grant's end is its sandbox's end."""
+    row = make(desk)
+    (grant,) = desk.rows(schema.grant_, sandbox=row.id)
+    effect = order(desk, "grant", grant.id)
+    assert (effect.sandboxes, effect.grants) == (1, 1)
+    assert desk.rows(schema.grant_, id=grant.id)[0].state == "revoked"
+    assert state(desk, row) == "revoked"
+    assert desk.tags(sandbox=row.id)[-2:] == ["grant.revoked", "sandbox.revoked"]
+
+
+def test_a_child_grant_ends_alone(desk: Desk) -> None:
+    """Revoking a child grant leaves its sandbox active."""
+    row = make(desk)
+    (root,) = desk.rows(schema.grant_, sandbox=row.id)
+    child = {**root._asdict(), "id": "grt_child", "parent": root.id}
+    with desk.acting() as act:
+        act.conn.execute(sa.insert(schema.grant_).values(**child))
+    effect = order(desk, "grant", "grt_child")
+    assert (effect.sandboxes, effect.grants, state(desk, row)) == (0, 1, "active")
+
+
+def test_a_token_and_a_key_are_absolute_and_mark_nothing(desk: Desk) -> None:
+    """Scopes jti and kid have no cut-off and leave the sandbox active."""
+    row = make(desk)
+    (kid, *_) = [key.kid for key in desk.rows(schema.signing_key)]
+    for scope, ident in (("jti", token_of(desk, row)), ("jti", row.launch_jti), ("kid", kid)):
+        effect = order(desk, scope, ident)
+        assert (effect.row.not_before, effect.sandboxes, effect.grants) == (None, 0, 0)
+    assert state(desk, row) == "active"
+
+
+@pytest.mark.parametrize("scope", ["tenant", "sandbox", "grant", "kid", "jti"])
+def test_what_does_not_exist_is_not_revoked(desk: Desk, scope: str) -> None:
+    """A typing error is refused with 404 and writes nothing."""
+    with pytest.raises(Refusal) as refused:
+        order(desk, scope, "sbx_nobody")
+    assert (refused.value.problem.code, refused.value.problem.field) == (Code.NOT_FOUND, "ident")
+    assert desk.rows(schema.revocation) == []
+
+
+def test_an_orchestrator_revokes_in_its_tenant_only(desk: Desk) -> None:
+    """Nothing of another tenant exists for an orchestrator, and global and kid are closed to it."""
+    row = make(desk)
+    (grant,) = desk.rows(schema.grant_, sandbox=row.id)
+    mine = [
+        Order("jti", token_of(desk, row)),
+        Order("grant", grant.id),
+        Order("sandbox", row.id),
+        Order("tenant", "acme"),
+    ]
+    for wanted in mine:
+        with pytest.raises(Refusal) as refused:
+            as_(desk, GLOBEX, wanted)
+        assert refused.value.problem.code is Code.NOT_FOUND
+    for wanted in (Order("global"), Order("kid", "k")):
+        with pytest.raises(Refusal) as refused:
+            as_(desk, ACME, wanted)
+        assert (refused.value.problem.code, refused.value.problem.field) == (
+            Code.FORBIDDEN,
+            "scope",
+        )
+    assert desk.rows(schema.revocation) == []
+    for version, wanted in enumerate(mine, start=1):
+        assert as_(desk, ACME, wanted).row.version == version
+
+
+@pytest.mark.parametrize(("scope", "not_before"), [("tenant", 2**40), ("jti", 1), ("kid", 1)])
+def test_a_cut_off_must_make_sense(desk: Desk, scope: str, not_before: int) -> None:
+    """A cut-off in the future, or one for what is absolute, is refused naming the field."""
+    row = make(desk)
+    idents = {"tenant": "acme", "jti": token_of(desk, row)}
+    ident = idents.get(scope) or desk.rows(schema.signing_key)[0].kid
+    with pytest.raises(Refusal) as refused:
+        order(desk, scope, ident, not_before=not_before)
+    assert (refused.value.problem.status, refused.value.problem.field) == (400, "not_before")
+
+
+def test_a_row_outlives_what_it_ends(desk: Desk) -> None:
+    """Cut-offs live a day past their moment, a token's row an hour, a key's for ever."""
+    row = make(desk)
+    kid = desk.rows(schema.signing_key)[0].kid
+    cut_off = order(desk, "sandbox", row.id, not_before=row.launch_iat - 500).row
+    assert cut_off.expires_at == row.launch_iat - 500 + DAY + MARGIN
+    token = order(desk, "jti", token_of(desk, row)).row
+    assert token.expires_at == token.created_at // 1000 + HOUR + MARGIN
+    assert order(desk, "kid", kid).row.expires_at > 10**11
+
+
+def test_rows_that_end_nothing_any_more_are_pruned(desk: Desk) -> None:
+    """The next revocation removes rows past their end, but no row of a key that is known."""
+    row = make(desk)
+    kid = desk.rows(schema.signing_key)[0].kid
+    old = {order(desk, "tenant", "acme").row.id, order(desk, "jti", token_of(desk, row)).row.id}
+    key = order(desk, "kid", kid).row.id
+    as_(desk, ADMIN, Order("tenant", "globex"), later=DAY + MARGIN - 60)
+    left = {found.id for found in desk.rows(schema.revocation)}
+    assert len(left & old) == 1
+    as_(desk, ADMIN, Order("tenant", "globex"), later=2 * DAY)
+    left = {found.id for found in desk.rows(schema.revocation)}
+    assert not left & old
+    assert key in left
+
+
+def test_cut_offs_combine_by_the_latest(desk: Desk) -> None:
+    """The latest of global, tenant, sandbox and grant counts; absolute rows are no cut-off."""
+    row, other = make(desk), make(desk, "globex")
+    (grant,) = desk.rows(schema.grant_, sandbox=row.id)
+    now = row.launch_iat
+
+    def cut_off() -> int | None:
+        with desk.acting() as act:
+            return revocation.cut_off(act.conn, "acme", row.id, [grant.id])
+
+    order(desk, "jti", token_of(desk, row))
+    order(desk, "sandbox", other.id)
+    assert cut_off() is None
+    steps = [("grant", grant.id, 40), ("sandbox", row.id, 30), ("tenant", "acme", 35)]
+    seen = []
+    for scope, ident, ago in [*steps, ("global", "*", 20)]:
+        order(desk, scope, ident, not_before=now - ago)
+        seen.append(cut_off())
+    assert seen == [now - 40, now - 30, now - 30, now - 20]
+
+
+def test_a_second_cut_off_in_one_second_ends_what_was_made_between(desk: Desk) -> None:
+    """A sandbox whose launch credential starts in the next second does not slip through."""
+    order(desk, "tenant", "acme")
+    row = make(desk)
+    assert order(desk, "tenant", "acme").sandboxes == 1
+    assert state(desk, row) == "revoked"
+
+
+def test_an_orchestrator_sees_revocations_of_its_tenant(desk: Desk) -> None:
+    """Listed are those that name the tenant or something of it; an admin sees all."""
+    row, other = make(desk), make(desk, "globex")
+    token = token_of(desk, row)
+    for scope, ident in (("jti", token), ("sandbox", row.id), ("tenant", "acme"), ("global", "*")):
+        order(desk, scope, ident)
+    order(desk, "sandbox", other.id)
+    with desk.acting() as act:
+        mine = revocation.newest(act.conn, "acme", limit=10)
+        everything = revocation.newest(act.conn, None, limit=10)
+    assert [found.scope for found in mine] == ["tenant", "sandbox", "jti"]
+    assert len(everything) == 5
+
+
+def test_an_act_is_one_moment(desk: Desk) -> None:
+    """Row, audit events and marks of one revocation carry the same moment and actor."""
+    row = make(desk)
+    desk.actor = "crd_hand"
+    effect = order(desk, "sandbox", row.id)
+    events = desk.rows(schema.audit, actor="crd_hand")
+    assert {event.at for event in events} == {effect.row.created_at}
+    assert isinstance(effect, Effect)
+    assert Act.__dataclass_params__.frozen  # type: ignore[attr-defined]
