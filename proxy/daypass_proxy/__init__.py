@@ -1,0 +1,1 @@
+"""The credential proxy: checks, injects the key, forwards, meters."""

@@ -1,0 +1,176 @@
+"""Admission: a call gets a price, a hold on its budget, and a place among the live calls.
+
+Place in the flow: `forward` enters this block with a checked Call and leaves it when the exchange
+is over; the settlement happens on the way out, whatever came out. Expiry and revocation are
+checked once more inside, because a body may have taken its time and a revocation may have come
+between the authentication and the registry (after which it would have cut the call).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from logging import ERROR
+from typing import Protocol
+
+from daypass_core.claims import Claims
+from daypass_core.clock import Clock
+from daypass_core.log import event, get_logger
+from daypass_core.problem import Code, Refusal, refuse
+from daypass_core.revocation import Verdict
+from daypass_core.verify import LEEWAY
+from daypass_proxy.attempt import Attempt
+from daypass_proxy.estimate import ceiling
+from daypass_proxy.ledger import (
+    MAX_NANO,
+    Ledger,
+    LedgerRefused,
+    LedgerUnavailable,
+    Outcome,
+    Reservation,
+)
+from daypass_proxy.price import Price, PriceTable
+from daypass_proxy.providers import Call
+from daypass_proxy.streams import CallCut, LiveCalls
+
+log = get_logger(__name__)
+
+
+class View(Protocol):
+    """What admission asks the revocation view."""
+
+    def check_fresh(self) -> None:
+        """Raise Refusal view_stale when the view is too old."""
+        ...
+
+    def verdict(self, claims: Claims) -> Verdict | None:
+        """Return how this token ended, None while it is in force."""
+        ...
+
+
+class Parts(Protocol):
+    """What admission needs of the services."""
+
+    @property
+    def prices(self) -> PriceTable:
+        """The price table."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger."""
+        ...
+
+    @property
+    def live_calls(self) -> LiveCalls:
+        """The live-call registry."""
+        ...
+
+    @property
+    def revocations(self) -> View:
+        """The revocation view."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """The store's clock."""
+        ...
+
+
+@asynccontextmanager
+async def admit(
+    call: Call, claims: Claims, usage_id: str, parts: Parts, *, longest: float | None = None
+) -> AsyncIterator[Attempt]:
+    """Admit `call` for as long as the block runs, at most `longest` seconds.
+
+    Raises Refusal: unpriced_model, budget_exhausted, budget_held, rate_limited,
+    store_unavailable, view_stale, token_expired, token_revoked.
+    """
+    parts.revocations.check_fresh()
+    price = await _reserve(call, claims, usage_id, parts) if call.billable else None
+    with parts.live_calls.enter(usage_id, claims, longest=longest) as live:
+        attempt = Attempt(call, claims, live, usage_id, parts.ledger, price)
+        try:
+            _recheck(claims, attempt, parts)
+            yield attempt
+        except CallCut as cut:
+            attempt.note_cut(cut.reason)
+            raise
+        except asyncio.CancelledError:
+            attempt.outcome = attempt.outcome or Outcome.SHUTDOWN
+            raise
+        finally:
+            await attempt.settle()
+
+
+async def _reserve(call: Call, claims: Claims, usage_id: str, parts: Parts) -> Price:
+    prices = {model: _price(call.provider, model, parts.prices) for model in call.models}
+    # Each model the request names may be asked in turn, and each may be billed.
+    amount = min(sum(ceiling(call, price) for price in prices.values()), MAX_NANO)
+    reservation = Reservation(
+        usage_id=usage_id,
+        attempt=1,
+        account=f"sandbox:{claims.sandbox}",
+        tenant=claims.tenant,
+        sandbox=claims.sandbox,
+        grant_id=claims.grants[-1],
+        token_id=claims.token_id,
+        provider=call.provider,
+        endpoint=call.endpoint,
+        model=call.model,
+        stream=call.stream,
+        amount_nano=amount,
+    )
+    try:
+        answer = await parts.ledger.reserve(reservation)
+    except LedgerUnavailable:
+        raise refuse(Code.STORE_UNAVAILABLE) from None
+    if isinstance(answer, LedgerRefused):
+        raise _refusal(answer, reservation)
+    return prices[call.model]
+
+
+def _price(provider: str, model: str, prices: PriceTable) -> Price:
+    price = prices.find(provider, model)
+    if price is None:
+        line = prices.line_to_add(provider, model)
+        raise refuse(
+            Code.UNPRICED_MODEL,
+            f"model {model[:128]} has no price here",
+            hint=f"an admin can add it to the price overlay: {line}",
+        )
+    return price
+
+
+def _refusal(refused: LedgerRefused, reservation: Reservation) -> Refusal:
+    if refused.reason == "exhausted":
+        left = max(refused.ceiling_nano - refused.spent_nano, 0)
+        return refuse(
+            Code.BUDGET_EXHAUSTED,
+            hint=f"this call may cost {_usd(reservation.amount_nano)} USD, {_usd(left)} of"
+            f" {_usd(refused.ceiling_nano)} USD are left; lower max_tokens or ask for more budget",
+        )
+    if refused.reason == "held":
+        return refuse(Code.BUDGET_HELD)
+    if refused.reason == "overloaded":
+        return refuse(Code.RATE_LIMITED, "too many calls of this sandbox wait for admission")
+    # A token of a sandbox without an account: the store was restored or tampered with.
+    event(log, "account_unknown", level=ERROR, account=reservation.account)
+    return refuse(Code.STORE_UNAVAILABLE)
+
+
+def _recheck(claims: Claims, attempt: Attempt, parts: Parts) -> None:
+    verdict = parts.revocations.verdict(claims)
+    if verdict is Verdict.REVOKED:
+        attempt.outcome = Outcome.CUT_REVOKED
+        raise refuse(Code.TOKEN_REVOKED)
+    expired = parts.clock.now() >= claims.expires_at + LEEWAY
+    if expired or verdict is Verdict.TOKEN_ENDED:
+        attempt.outcome = Outcome.CUT_REVOKED
+        raise refuse(Code.TOKEN_EXPIRED)
+
+
+def _usd(nano: int) -> str:
+    return f"{Decimal(nano) / 10**9:.6f}"

@@ -1,0 +1,182 @@
+"""Who is calling: one credential, chosen by position and never by validity, turned into Claims.
+
+Runs before the body is read. A token is verified once and then known by its SHA-256 until it
+expires; expiry and revocation are checked at every use. Answers are constant texts: nothing of
+the credential, and no reason beyond what the client can act on, comes back (attack rows 42, 22).
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Protocol
+
+from daypass_core.claims import Claims
+from daypass_core.clock import Clock
+from daypass_core.log import event, get_logger
+from daypass_core.problem import Code, Problem, Refusal, refuse
+from daypass_core.revocation import Verdict
+from daypass_core.verify import LEEWAY, Reason, TokenRefused, unverified_key_id, verify_access
+from daypass_proxy.exchange import Exchange
+from daypass_proxy.jwks_cache import JwksCache
+
+log = get_logger(__name__)
+
+POSITIONS = (b"authorization", b"x-api-key", b"x-goog-api-key", b"api-key")
+MAX_CACHED = 10_000
+FAILURES_PER_SECOND = 20.0
+MAX_PEERS = 10_000
+_JWT_LIKE = re.compile(rb"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+
+
+class View(Protocol):
+    """The part of the revocation view that authentication needs."""
+
+    def check_fresh(self) -> None:
+        """Raise Refusal view_stale when revocations cannot be known."""
+        ...
+
+    def verdict(self, claims: Claims) -> Verdict | None:
+        """Return how this token ended, None while it is in force."""
+        ...
+
+
+class Authenticator:
+    """Verifies access tokens and remembers those that were good."""
+
+    def __init__(
+        self,
+        *,
+        keys: JwksCache,
+        view: View,
+        count: Callable[[str, str], None],
+        issuer: str,
+        audience: str,
+        clock: Clock,
+    ) -> None:
+        """`count(sandbox, kind)` notes an incident of a known sandbox."""
+        self._keys = keys
+        self._view = view
+        self._count = count
+        self._issuer = issuer
+        self._audience = audience
+        self._clock = clock
+        self._cache: dict[bytes, Claims] = {}
+        self._failures = FailureLimiter(clock)
+
+    async def authenticate(self, exchange: Exchange) -> Claims:
+        """Return the claims of the caller's token; raises Refusal (400, 401, 429, 503)."""
+        unverified, foreign = pick_credential(exchange)
+        self._view.check_fresh()
+        claims = await self._known_or_verified(unverified, exchange.peer)
+        verdict = self._view.verdict(claims)
+        if verdict is Verdict.TOKEN_ENDED:
+            # One token ended, not its sandbox: answered like expiry, so that clients renew.
+            raise refuse(Code.TOKEN_EXPIRED)
+        if verdict is not None:
+            raise refuse(Code.TOKEN_REVOKED)
+        for name, length in foreign:
+            header = name.decode("ascii")
+            event(log, "foreign_credential", sandbox=claims.sandbox, header=header, length=length)
+            self._count(claims.sandbox, f"foreign_credential:{header}")
+        return claims
+
+    async def _known_or_verified(self, unverified: bytes, peer: str) -> Claims:
+        # The whole token is hashed: a prefix or part of one would let tokens pass for others.
+        digest = hashlib.sha256(unverified).digest()
+        claims = self._cache.get(digest)
+        if claims is None:
+            claims = await self._verify(unverified, peer)
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.pop(next(iter(self._cache)))
+            self._cache[digest] = claims
+        elif self._clock.now() >= claims.expires_at + LEEWAY:
+            del self._cache[digest]
+            raise refuse(Code.TOKEN_EXPIRED)
+        return claims
+
+    async def _verify(self, unverified: bytes, peer: str) -> Claims:
+        if not self._failures.may_try(peer):
+            raise Refusal(
+                Problem(Code.RATE_LIMITED, 429, "too many refused tokens from here", retry_after=1)
+            )
+        token = unverified.decode("latin-1")
+        keys = await self._keys.keys_for(unverified_key_id(token))
+        if keys is None:
+            raise refuse(Code.STORE_UNAVAILABLE, "tokens cannot be checked right now")
+        try:
+            return verify_access(
+                token,
+                keys,
+                issuer=self._issuer,
+                audience=self._audience,
+                now=self._clock.now(),
+            )
+        except TokenRefused as refused:
+            self._failures.failed(peer)
+            event(log, "token_refused", peer=peer, reason=refused.reason, length=len(unverified))
+            expired = refused.reason is Reason.EXPIRED
+            raise refuse(Code.TOKEN_EXPIRED if expired else Code.INVALID_TOKEN) from None
+
+
+def pick_credential(exchange: Exchange) -> tuple[bytes, list[tuple[bytes, int]]]:
+    """Return the caller's credential, and name and length of every different other one.
+
+    The first header by POSITIONS is the credential, good or bad (attack rows 1, 23; case B38).
+    Raises Refusal: 400 for one header sent twice or a second token, 401 for none or an empty one.
+    """
+    found = [(name, value) for name in POSITIONS if (value := exchange.header(name)) is not None]
+    if not found:
+        raise refuse(Code.MISSING_TOKEN)
+    chosen = _bare(*found[0])
+    if not chosen:
+        raise refuse(Code.INVALID_TOKEN)
+    foreign: list[tuple[bytes, int]] = []
+    for name, value in found[1:]:
+        other = _bare(name, value) or value.strip()
+        if not other or other == chosen:
+            continue
+        if _JWT_LIKE.search(other):
+            raise refuse(
+                Code.INVALID_REQUEST,
+                f"two different tokens were sent, in {found[0][0].decode()} and {name.decode()};"
+                " send one",
+            )
+        foreign.append((name, len(other)))
+    return chosen, foreign
+
+
+def _bare(name: bytes, value: bytes) -> bytes:
+    """Return the credential without its scheme, b"" when there is none (RFC 6750 §2.1)."""
+    value = value.strip()
+    if name != b"authorization":
+        return value
+    scheme, _, rest = value.partition(b" ")
+    return rest.strip() if scheme.lower() == b"bearer" else b""
+
+
+class FailureLimiter:
+    """A bucket of failures per peer: full at FAILURES_PER_SECOND, refilled at that rate.
+
+    It gates only signature checks of unseen tokens, so callers with a known token always pass.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}  # peer: (level, monotonic second)
+
+    def may_try(self, peer: str) -> bool:
+        """Say whether this peer has a failure left."""
+        return self._level(peer) >= 1.0
+
+    def failed(self, peer: str) -> None:
+        """Take one failure from the peer's bucket."""
+        level = max(self._level(peer) - 1.0, 0.0)
+        self._buckets.pop(peer, None)  # re-inserted last, so that the oldest is evicted first
+        if len(self._buckets) >= MAX_PEERS:
+            self._buckets.pop(next(iter(self._buckets)))
+        self._buckets[peer] = (level, self._clock.monotonic())
+
+    def _level(self, peer: str) -> float:
+        level, at = self._buckets.get(peer, (FAILURES_PER_SECOND, 0.0))
+        refilled = level + (self._clock.monotonic() - at) * FAILURES_PER_SECOND
+        return min(refilled, FAILURES_PER_SECOND)

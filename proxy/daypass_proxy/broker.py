@@ -1,0 +1,140 @@
+"""The one line to the broker: a Unix socket or a URL from the settings, nothing a client can steer.
+
+`token` passes exchanges through it, `jwks_cache` fetches the key set. One short connection per
+request, answers bounded in size and time; every failure is BrokerUnreachable.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import httptools
+
+ATTEMPT_SECONDS = 5.0
+JWKS_PATH = "/.well-known/jwks.json"
+_MAX_JWKS_BYTES = 64 * 1024
+_MAX_HEAD_BYTES = 16 * 1024
+_READ_BYTES = 16 * 1024
+
+
+class BrokerUnreachable(Exception):
+    """No usable answer came; the message names the kind of failure only."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAnswer:
+    """What the broker said; header names are lower-case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Broker(Protocol):
+    """What the rest of the proxy needs of the broker."""
+
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, limit: int
+    ) -> BrokerAnswer:
+        """Send one request; raises BrokerUnreachable, also for a body larger than `limit`."""
+        ...
+
+
+async def fetch_jwks(broker: Broker) -> bytes:
+    """Return the broker's key set; raises BrokerUnreachable."""
+    answer = await broker.request("GET", JWKS_PATH, {}, b"", limit=_MAX_JWKS_BYTES)
+    if answer.status != 200:
+        raise BrokerUnreachable(f"key set answered with status {answer.status}")
+    return answer.body
+
+
+class BrokerLink:
+    """The Broker over HTTP/1.1."""
+
+    def __init__(self, url: str, *, seconds: float = ATTEMPT_SECONDS) -> None:
+        """`url` is `unix:/path` or an http(s) URL; one request takes at most `seconds`."""
+        self._seconds = seconds
+        self._socket = url.removeprefix("unix:") if url.startswith("unix:") else None
+        parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
+        self._authority = "broker" if self._socket else parts.netloc
+        self._prefix = "" if self._socket else parts.path
+
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, limit: int
+    ) -> BrokerAnswer:
+        """Send one request; raises BrokerUnreachable. Redirects are not followed."""
+        lines = [
+            f"{method} {self._prefix}{path} HTTP/1.1",
+            f"host: {self._authority}",
+            "connection: close",
+            f"content-length: {len(body)}",
+            *(f"{name}: {value}" for name, value in headers.items()),
+        ]
+        message = "\r\n".join([*lines, "", ""]).encode("ascii") + body
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self._exchange(message, limit)
+        except (OSError, TimeoutError, httptools.HttpParserError) as error:
+            raise BrokerUnreachable(type(error).__name__) from None
+
+    async def _exchange(self, message: bytes, limit: int) -> BrokerAnswer:
+        if self._socket is not None:
+            reader, writer = await asyncio.open_unix_connection(self._socket)
+        else:
+            reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
+        try:
+            writer.write(message)
+            await writer.drain()
+            answer = _Reading(limit)
+            while not answer.complete:
+                data = await reader.read(_READ_BYTES)
+                if not data:
+                    raise BrokerUnreachable("connection ended early")
+                answer.feed(data)
+            return BrokerAnswer(answer.status, answer.headers, bytes(answer.body))
+        finally:
+            writer.close()
+
+
+class _Reading:
+    """An answer as it arrives; the callbacks are httptools'."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._fed = 0
+        self._parser = httptools.HttpResponseParser(self)
+        self.complete = False
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Parse more; raises HttpParserError, or BrokerUnreachable past the limit."""
+        self._fed += len(data)
+        if self._fed > self._limit + _MAX_HEAD_BYTES:
+            raise BrokerUnreachable("answer is too large")
+        self._parser.feed_data(data)
+        if len(self.body) > self._limit:
+            raise BrokerUnreachable("answer is too large")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header."""
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """Keep the status."""
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a piece of the body."""
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        """The answer is whole."""
+        self.complete = True

@@ -1,0 +1,145 @@
+"""One HTTP exchange over ASGI: the request as it came, and the ways to answer it.
+
+Made by `app` from what `guard` let through, then handed down the whole request path. Headers are
+frozen at creation, so nothing that arrives later (trailers) can change what was decided on.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from daypass_core.problem import Code, refuse
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+# The extension under which guard hands out the way to cut the connection.
+ABORT_EXTENSION = "daypass.abort"
+
+
+class ClientGone(Exception):
+    """The client closed the connection before the exchange was over."""
+
+
+class Exchange:
+    """A request and its answer. `peer` is an address, or "unix" for a Unix socket."""
+
+    def __init__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Receive,
+        send: Send,
+        *,
+        request_id: str,
+        started: float,
+    ) -> None:
+        """`started` is monotonic seconds, `request_id` our own ("req_…")."""
+        self.method: str = scope["method"]
+        self.raw_path: bytes = scope["raw_path"]
+        self.raw_query: bytes = scope["query_string"]
+        self.headers: tuple[tuple[bytes, bytes], ...] = tuple(
+            (name, value) for name, value in scope["headers"]
+        )
+        client = scope.get("client")
+        self.peer: str = client[0] if client and client[0] else "unix"
+        self.request_id = request_id
+        self.started = started
+        self.started_response = False
+        self._abort: Callable[[], None] | None = (scope.get("extensions") or {}).get(
+            ABORT_EXTENSION
+        )
+        self._receive = receive
+        self._send = send
+        self._gone = False
+        self.status: int | None = None
+
+    def values(self, name: bytes) -> list[bytes]:
+        """Return every value of the header `name` (lower-case), in order."""
+        return [value for key, value in self.headers if key == name]
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return the single value of `name`; raises Refusal invalid_request when it came twice."""
+        found = self.values(name)
+        if len(found) > 1:
+            raise refuse(
+                Code.INVALID_REQUEST,
+                f"header {name.decode('latin-1')} was sent more than once; send it once",
+            )
+        return found[0] if found else None
+
+    async def read_body(self, limit: int) -> bytes:
+        """Return the whole body, at most `limit` bytes.
+
+        Raises Refusal request_too_large (413), before reading when content-length says so, and
+        ClientGone. The deadline is guard's: it answers 408 itself and cuts the connection.
+        """
+        announced = self.header(b"content-length")
+        if announced is not None and int(announced) > limit:
+            raise refuse(
+                Code.REQUEST_TOO_LARGE, f"request body is larger than {limit} bytes; send less"
+            )
+        pieces: list[bytes] = []
+        size = 0
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._gone = True
+                raise ClientGone
+            piece: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
+            size += len(piece)
+            if size > limit:
+                raise refuse(
+                    Code.REQUEST_TOO_LARGE, f"request body is larger than {limit} bytes; send less"
+                )
+            if piece:
+                pieces.append(piece)
+        # One piece comes back as the same object: no copy of the common small body.
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Answer with a complete body; adds content-length."""
+        length = (b"content-length", str(len(body)).encode())
+        await self.start(status, [*headers, length])
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send status and headers; adds our request-id unless the headers carry one."""
+        sent = list(headers)
+        if all(name != b"request-id" for name, _ in sent):
+            sent.append((b"request-id", self.request_id.encode()))
+        self.started_response = True
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+
+    async def send(self, chunk: bytes) -> None:
+        """Send a piece of the body; waits while the client reads slowly."""
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def finish(self) -> None:
+        """End the body tidily."""
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def abort(self) -> None:
+        """Cut the connection, so that the client cannot take a torn answer for a whole one."""
+        self._gone = True
+        if self._abort is not None:
+            self._abort()
+
+    async def client_gone(self) -> None:
+        """Return when the client has disconnected. Call only after the body has been read."""
+        while not self._gone:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._gone = True
+            else:
+                # A server that repeats body messages must not spin us.
+                await asyncio.sleep(0)
+
+    @property
+    def aborted(self) -> bool:
+        """Say whether the client is known to be gone, by itself or by our abort."""
+        return self._gone

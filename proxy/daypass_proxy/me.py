@@ -1,0 +1,177 @@
+"""What a sandbox may ask about itself, and the little answers that stock clients and probes want.
+
+Nothing here goes upstream: the models a token may call are read from its scope, a wildcard
+standing for every model of that name that has a price. Called by `app`.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from daypass_core.claims import Claims
+from daypass_core.problem import Code, Refusal, refuse
+from daypass_core.scope import Detail, scope_to_wire
+from daypass_proxy.exchange import Exchange
+from daypass_proxy.ledger import LedgerUnavailable
+
+if TYPE_CHECKING:
+    from daypass_proxy.services import Services
+
+MODELS_PREFIX = b"/v1/models/"
+MODEL_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:@-]{0,255}")
+_MAX_LIMIT = 1000
+_QUERY_KEYS = frozenset({"limit", "after_id"})
+# The API's own word for "release date unknown".
+_EPOCH = "1970-01-01T00:00:00Z"
+
+
+async def describe_self(exchange: Exchange, services: "Services") -> None:
+    """GET /v1/self: who the token is, what it may call, what is left of its budget."""
+    claims = await services.authenticator.authenticate(exchange)
+    _no_query(exchange)
+    try:
+        balance = await services.ledger.balance(f"sandbox:{claims.sandbox}")
+    except LedgerUnavailable:
+        raise refuse(Code.STORE_UNAVAILABLE) from None
+    budget = None
+    if balance is not None:
+        ceiling = balance.ceiling_nano
+        taken = balance.spent_nano + balance.reserved_nano
+        budget = {
+            "limit_usd": usd(ceiling),
+            "spent_usd": usd(balance.spent_nano),
+            "reserved_usd": usd(balance.reserved_nano),
+            "remaining_usd": usd(None if ceiling is None else max(ceiling - taken, 0)),
+        }
+    document = {
+        "sandbox": claims.sandbox,
+        "tenant": claims.tenant,
+        "subject": claims.subject,
+        "token_id": claims.token_id,
+        "issued_at": claims.issued_at,
+        "expires_at": claims.expires_at,
+        "authorization_details": scope_to_wire(claims.scope),
+        "budget": budget,
+    }
+    await _json(exchange, 200, document)
+
+
+async def list_models(exchange: Exchange, services: "Services") -> None:
+    """GET /v1/models: the models of the scope, in the API's shape."""
+    detail = await _models_detail(exchange, services)
+    limit, after = _page(exchange)
+    names = allowed_models(detail, services.prices.models(services.provider.name))
+    start = names.index(after) + 1 if after in names else 0
+    page = names[start : start + limit]
+    document = {
+        "data": [_model(name) for name in page],
+        "has_more": len(names) > start + limit,
+        "first_id": page[0] if page else None,
+        "last_id": page[-1] if page else None,
+    }
+    await _json(exchange, 200, document)
+
+
+async def show_model(exchange: Exchange, services: "Services") -> None:
+    """GET /v1/models/{id}: one model of the scope, 404 for any other."""
+    detail = await _models_detail(exchange, services)
+    _no_query(exchange)
+    name = exchange.raw_path.removeprefix(MODELS_PREFIX).decode("ascii")
+    if not detail.allows_model(name):
+        raise refuse(Code.NOT_FOUND, "no such model for this sandbox")
+    await _json(exchange, 200, _model(name))
+
+
+async def hello(exchange: Exchange, services: "Services") -> None:
+    """HEAD /api/hello: Claude Code warms its connection with it."""
+    await exchange.respond(200, [], b"")
+
+
+async def live(exchange: Exchange, services: "Services") -> None:
+    """GET /livez: the loop turns."""
+    await _json(exchange, 200, {"status": "live"})
+
+
+async def ready(exchange: Exchange, services: "Services") -> None:
+    """GET /readyz: calls can be admitted, as far as it is known without trying one."""
+    missing = []
+    try:
+        services.revocations.check_fresh()
+    except Refusal:
+        missing.append("revocations")
+    if not services.jwks.ready:
+        await services.jwks.keys_for(None)
+    if not services.jwks.ready:
+        missing.append("keys of the broker")
+    if missing:
+        await _json(exchange, 503, {"status": "not ready", "missing": missing})
+    else:
+        await _json(exchange, 200, {"status": "ready"})
+
+
+def allowed_models(detail: Detail, known: Sequence[str]) -> list[str]:
+    """Return the exact models of the scope and the known ones its wildcards cover, each once."""
+    exact = [name for name in detail.models if not name.endswith("*")]
+    return list(dict.fromkeys([*exact, *(name for name in known if detail.allows_model(name))]))
+
+
+def usd(nano: int | None) -> str | None:
+    """Return nano-dollars as decimal USD with at least two places."""
+    if nano is None:
+        return None
+    whole, rest = divmod(abs(nano), 10**9)
+    places = f"{rest:09d}".rstrip("0").ljust(2, "0")
+    return f"{'-' if nano < 0 else ''}{whole}.{places}"
+
+
+async def _models_detail(exchange: Exchange, services: "Services") -> Detail:
+    claims: Claims = await services.authenticator.authenticate(exchange)
+    detail = claims.scope.for_provider(services.provider.name)
+    if detail is None or not detail.allows_endpoint("models"):
+        services.ledger.count(claims.sandbox, Code.INSUFFICIENT_SCOPE)
+        raise refuse(Code.INSUFFICIENT_SCOPE)
+    return detail
+
+
+def _page(exchange: Exchange) -> tuple[int, str]:
+    """Return `limit` and `after_id` of the query; raises Refusal for any other key or value."""
+    try:
+        pairs = (
+            parse_qsl(
+                exchange.raw_query.decode("ascii"), keep_blank_values=True, strict_parsing=True
+            )
+            if exchange.raw_query
+            else []
+        )
+    except ValueError:
+        raise refuse(Code.INVALID_REQUEST, "query cannot be read") from None
+    query = dict(pairs)
+    if len(query) != len(pairs) or not query.keys() <= _QUERY_KEYS:
+        raise refuse(Code.INVALID_REQUEST, "the query may hold limit and after_id, once each")
+    limit = query.get("limit", str(_MAX_LIMIT))
+    if not re.fullmatch(r"[0-9]{1,4}", limit) or not 1 <= int(limit) <= _MAX_LIMIT:
+        raise refuse(Code.INVALID_REQUEST, f"limit must be a number from 1 to {_MAX_LIMIT}")
+    return int(limit), query.get("after_id", "")
+
+
+def _no_query(exchange: Exchange) -> None:
+    if exchange.raw_query:
+        raise refuse(Code.INVALID_REQUEST, "no query is accepted here")
+
+
+def _model(name: str) -> dict[str, object]:
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": _EPOCH,
+        "lifecycle": "active",
+    }
+
+
+async def _json(exchange: Exchange, status: int, document: dict[str, object]) -> None:
+    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+    await exchange.respond(status, headers, msgspec.json.encode(document))

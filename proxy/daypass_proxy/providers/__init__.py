@@ -1,0 +1,82 @@
+"""The seam to one LLM dialect: what a request means, and how our answers look in it.
+
+`forward` asks the Provider of the route to read the request into a `Call`; everything after that
+works on the Call alone, and its bytes go up unchanged.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from daypass_core.problem import Problem
+from daypass_core.scope import Detail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from daypass_proxy.exchange import Exchange
+
+HeaderPairs = tuple[tuple[bytes, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One admitted-to-be inference request, already checked against the scope.
+
+    `headers` is everything that goes up except the credential, host and content-length; `models`
+    holds every model the request may be billed for, `model` first. `images` and `documents` count
+    blocks; `max_output_tokens` and `thinking_budget` are tokens. `billable` calls pass the ledger.
+    """
+
+    provider: str
+    endpoint: str
+    method: str
+    upstream_path: bytes
+    query: bytes
+    headers: HeaderPairs
+    body: bytes
+    model: str
+    models: tuple[str, ...]
+    max_output_tokens: int | None
+    stream: bool
+    images: int
+    documents: int
+    thinking_budget: int | None
+    billable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A whole answer in a provider's dialect; `headers` without content-length."""
+
+    status: int
+    headers: HeaderPairs
+    body: bytes
+
+
+class Provider(Protocol):
+    """One LLM dialect."""
+
+    @property
+    def name(self) -> str:
+        """The `provider` of a scope detail, as in "anthropic"."""
+        ...
+
+    def read(self, exchange: "Exchange", endpoint: str, body: bytes, detail: Detail) -> Call:
+        """Check headers, query and body against `detail`; raises Refusal (400)."""
+        ...
+
+    def credential(self, secret_value: str) -> tuple[bytes, bytes]:
+        """Return the header that carries the provider key upstream."""
+        ...
+
+    def render(self, problem: Problem, request_id: str) -> Rendered:
+        """Return the answer that tells the client of `problem`."""
+        ...
+
+    def stream_error(self, problem: Problem, request_id: str) -> bytes:
+        """Return the event that ends a stream which had already begun."""
+        ...
+
+    def response_headers(self, headers: "Iterable[tuple[bytes, bytes]]") -> HeaderPairs:
+        """Return the upstream's response headers that a sandbox may see, lower-case."""
+        ...

@@ -1,0 +1,173 @@
+"""The Anthropic Messages dialect: reads requests into Calls and renders our answers.
+
+What goes up is built here from allow-lists: path and query are our constants, headers are picked
+by name, and no credential, cookie, forwarding or hop-by-hop header of the client is among them.
+Answers have the shape of the API's errors, so that stock clients stop, renew or retry as meant.
+"""
+
+import json
+from collections.abc import Iterable
+
+from daypass_core.problem import Code, Problem, refuse
+from daypass_core.scope import Detail
+from daypass_proxy.body import check_media, parse
+from daypass_proxy.exchange import Exchange
+from daypass_proxy.providers import Call, HeaderPairs, Rendered
+from daypass_proxy.providers.anthropic_body import BodyCheck
+
+NAME = "anthropic"
+_UPSTREAM_PATHS = {
+    "messages": b"/v1/messages",
+    "count_tokens": b"/v1/messages/count_tokens",
+}
+_QUERIES = (b"", b"beta=true")
+
+_UP_EXACT = frozenset({b"accept", b"content-type", b"user-agent", b"x-app"})
+_UP_PREFIXES = (b"anthropic-", b"x-stainless-", b"x-claude-code-")
+# They choose whose data or whose bill; only the platform may.
+_NOT_UP = frozenset(
+    {b"anthropic-workspace-id", b"anthropic-user-profile-id", b"anthropic-organization-id"}
+)
+# Flags of an OAuth credential; what goes up is an API key.
+_OAUTH_BETA = b"oauth-2025-04-20"
+_FEDERATION_BETA = b"oidc-federation-"
+
+_DOWN_EXACT = frozenset(
+    {b"content-type", b"request-id", b"retry-after", b"retry-after-ms", b"x-should-retry"}
+)
+_NOT_DOWN = frozenset({b"anthropic-organization-id", b"anthropic-workspace-id"})
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    426: "invalid_request_error",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+    529: "overloaded_error",
+}
+_TYPES_BY_CODE = {Code.OVERLOADED: "overloaded_error"}
+
+
+class Anthropic:
+    """The Provider for api.anthropic.com and what speaks like it."""
+
+    name = NAME
+
+    def read(self, exchange: Exchange, endpoint: str, body: bytes, detail: Detail) -> Call:
+        """Return the Call that `body` asks for; raises Refusal (400)."""
+        if exchange.raw_query not in _QUERIES:
+            raise refuse(Code.INVALID_REQUEST, "the only query accepted here is beta=true")
+        check_media(exchange)
+        check = BodyCheck(detail)
+        check.run(parse(body), max_tokens_needed=endpoint == "messages")
+        return Call(
+            provider=NAME,
+            endpoint=endpoint,
+            method="POST",
+            upstream_path=_UPSTREAM_PATHS[endpoint],
+            query=exchange.raw_query,
+            headers=headers_up(exchange.headers),
+            body=body,
+            model=check.models[0],
+            models=tuple(check.models),
+            max_output_tokens=check.max_output_tokens,
+            stream=check.stream,
+            images=check.images,
+            documents=check.documents,
+            thinking_budget=check.thinking_budget,
+            billable=endpoint == "messages",
+        )
+
+    def credential(self, secret_value: str) -> tuple[bytes, bytes]:
+        """Return the header that carries the provider key upstream."""
+        return b"x-api-key", secret_value.encode("ascii")
+
+    def render(self, problem: Problem, request_id: str) -> Rendered:
+        """Return the API-shaped error for `problem`."""
+        headers: list[tuple[bytes, bytes]] = [
+            (b"content-type", b"application/json"),
+            (b"request-id", request_id.encode()),
+        ]
+        if problem.status == 401:
+            # RFC 6750 §3.1: no error code where no credential was sent.
+            missing = problem.code is Code.MISSING_TOKEN
+            challenge = b'Bearer realm="daypass"' if missing else b'Bearer error="invalid_token"'
+            headers.append((b"www-authenticate", challenge))
+        if problem.retry_after is not None:
+            headers.append((b"retry-after", str(problem.retry_after).encode()))
+        if problem.should_retry is not None:
+            headers.append((b"x-should-retry", b"true" if problem.should_retry else b"false"))
+        return Rendered(problem.status, tuple(headers), _envelope(problem, request_id))
+
+    def stream_error(self, problem: Problem, request_id: str) -> bytes:
+        """Return the SSE event that ends a stream with `problem`."""
+        return b"event: error\ndata: " + _envelope(problem, request_id) + b"\n\n"
+
+    def response_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> HeaderPairs:
+        """Return what of an upstream's headers a sandbox may see (rate limits are not its own)."""
+        return tuple(
+            (name, value)
+            for name, value in ((name.lower(), value) for name, value in headers)
+            if name in _DOWN_EXACT
+            or (
+                name.startswith(b"anthropic-")
+                and not name.startswith(b"anthropic-ratelimit-")
+                and name not in _NOT_DOWN
+            )
+        )
+
+
+def headers_up(headers: HeaderPairs) -> HeaderPairs:
+    """Return the client's headers that go upstream, in order, and what we ask for ourselves.
+
+    Names that a Connection header nominates are hop-by-hop and stay (attack row 3). The encoding
+    is asked for explicitly: a compressed stream would hide its usage from the meter (row 29).
+    """
+    nominated = {
+        token.strip().lower()
+        for name, value in headers
+        if name == b"connection"
+        for token in value.split(b",")
+    }
+    kept: list[tuple[bytes, bytes]] = []
+    for name, value in headers:
+        if name in nominated or name in _NOT_UP:
+            continue
+        if name not in _UP_EXACT and not name.startswith(_UP_PREFIXES):
+            continue
+        if name == b"anthropic-beta":
+            value = without_oauth(value)
+            if not value.strip():
+                continue
+        kept.append((name, value))
+    kept.append((b"accept-encoding", b"identity"))
+    return tuple(kept)
+
+
+def without_oauth(value: bytes) -> bytes:
+    """Return an anthropic-beta value without OAuth flags; otherwise byte for byte (case B37)."""
+    flags = value.split(b",")
+    kept = [
+        flag
+        for flag in flags
+        if flag.strip() != _OAUTH_BETA and not flag.strip().startswith(_FEDERATION_BETA)
+    ]
+    return value if len(kept) == len(flags) else b",".join(kept).strip()
+
+
+def _envelope(problem: Problem, request_id: str) -> bytes:
+    kind = _TYPES_BY_CODE.get(problem.code) or _TYPES.get(problem.status, "api_error")
+    message = f"{problem.title}; {problem.hint}" if problem.hint else problem.title
+    error: dict[str, object] = {"type": kind, "message": message}
+    if problem.error_code is not None:
+        error["details"] = {"error_code": problem.error_code}
+    document = {"type": "error", "error": error, "request_id": request_id}
+    # ASCII only: a newline or control character must not break the SSE frame or a terminal.
+    return json.dumps(document, separators=(",", ":")).encode("ascii")

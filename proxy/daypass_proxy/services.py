@@ -1,0 +1,41 @@
+"""The one record of everything a request needs, built in `app` and passed down; nothing global."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from daypass_core.clock import Clock
+from daypass_proxy.authenticate import Authenticator
+from daypass_proxy.broker import Broker
+from daypass_proxy.jwks_cache import JwksCache
+from daypass_proxy.keyring import Keyring
+from daypass_proxy.ledger import Ledger
+from daypass_proxy.price import PriceTable
+from daypass_proxy.providers import Provider
+from daypass_proxy.revocations import RevocationView
+from daypass_proxy.settings import Settings
+from daypass_proxy.streams import LiveCalls
+from daypass_proxy.token_gate import TokenGate
+from daypass_proxy.transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """`sleep` takes seconds; `new_id` takes a prefix ("req") and returns "req_…"."""
+
+    settings: Settings
+    clock: Clock
+    new_id: Callable[[str], str]
+    sleep: Callable[[float], Awaitable[None]]
+    provider: Provider
+    authenticator: Authenticator
+    jwks: JwksCache
+    broker: Broker
+    token_gate: TokenGate
+    prices: PriceTable
+    ledger: Ledger
+    live_calls: LiveCalls
+    revocations: RevocationView
+    keyring: Keyring
+    transport: Transport

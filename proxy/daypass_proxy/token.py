@@ -1,0 +1,110 @@
+"""POST /v1/oauth/token: passed through to the broker, because clients know one base URL only.
+
+One fixed target; nothing of the client's request goes along but its body, the kind of body, and
+the peer address we saw ourselves. Stock SDKs do not retry this path, so a broker that restarts is
+waited for here. Launch credentials pass through memory and are neither kept nor logged.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from daypass_core.log import event, get_logger
+from daypass_core.problem import Refusal
+from daypass_proxy.broker import BrokerAnswer, BrokerUnreachable
+from daypass_proxy.exchange import Exchange
+
+if TYPE_CHECKING:
+    from daypass_proxy.services import Services
+
+log = get_logger(__name__)
+
+PATH = "/v1/oauth/token"
+MAX_BYTES = 24 * 1024
+RETRY_SECONDS = 10.0
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 1.0
+_RETRIED = (502, 503, 504)
+_MEDIA = ("application/json", "application/x-www-form-urlencoded")
+_PASSED = ("content-type", "cache-control", "pragma", "retry-after")
+
+
+async def exchange_token(exchange: Exchange, services: "Services") -> None:
+    """Answer one token request in the words of RFC 6749 §5.2."""
+    if exchange.raw_query:
+        await _refuse(exchange, 400, "invalid_request", "no query is accepted here")
+        return
+    with services.token_gate.enter(exchange.peer) as admitted:
+        if not admitted:
+            await _unavailable(exchange, "too many token requests at once; try again")
+            return
+        try:
+            media = _media(exchange)
+            body = await exchange.read_body(MAX_BYTES)
+        except Refusal as refusal:
+            await _refuse(exchange, 400, "invalid_request", refusal.problem.title)
+            return
+        if media is None:
+            await _refuse(
+                exchange, 400, "invalid_request", f"content-type must be {' or '.join(_MEDIA)}"
+            )
+            return
+        headers = {"content-type": media, "x-daypass-peer": exchange.peer}
+        answer = await _ask(services, headers, body)
+    if answer is None:
+        await _unavailable(exchange, "token service not reachable right now; try again")
+        return
+    passed = [
+        (name.encode(), answer.headers[name].encode("latin-1"))
+        for name in _PASSED
+        if name in answer.headers
+    ]
+    await exchange.respond(answer.status, passed, answer.body)
+
+
+async def _ask(
+    services: "Services", headers: Mapping[str, str], body: bytes
+) -> BrokerAnswer | None:
+    """Ask until there is an answer or RETRY_SECONDS are over; None then.
+
+    A retry may repeat an exchange whose answer was lost. The broker gives the same token again
+    within seconds, and a caller would repeat it as well.
+    """
+    began = services.clock.monotonic()
+    pause = _FIRST_PAUSE
+    noted = ""
+    while True:
+        try:
+            answer = await services.broker.request("POST", PATH, headers, body, limit=MAX_BYTES)
+            reason = f"status {answer.status}"
+            if answer.status not in _RETRIED and not 300 <= answer.status < 400:
+                return answer
+        except BrokerUnreachable as error:
+            reason = str(error)
+        if reason != noted:
+            event(log, "token_exchange_retried", reason=reason)
+            noted = reason
+        if services.clock.monotonic() - began + pause > RETRY_SECONDS:
+            return None
+        await services.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _media(exchange: Exchange) -> str | None:
+    value = exchange.header(b"content-type") or b""
+    kind = value.partition(b";")[0].strip().lower().decode("latin-1")
+    return kind if kind in _MEDIA else None
+
+
+async def _unavailable(exchange: Exchange, description: str) -> None:
+    await _refuse(exchange, 503, "temporarily_unavailable", description)
+
+
+async def _refuse(exchange: Exchange, status: int, error: str, description: str) -> None:
+    event(log, "token_request_refused", peer=exchange.peer, status=status, error=error)
+    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+    if status == 503:
+        headers.append((b"retry-after", b"2"))
+    body = msgspec.json.encode({"error": error, "error_description": description})
+    await exchange.respond(status, headers, body)

@@ -1,0 +1,97 @@
+"""The transport: one HTTP request to an upstream and its raw answer.
+
+Place in the flow: `upstream` builds the request, `relay` takes the answer's bytes. This file
+holds the values and the seam; `transport.aio` is the client behind it. A transport adds nothing
+(no headers beyond host and framing, no cookies), follows nothing, decodes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+HeaderPairs = tuple[tuple[bytes, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds: to a ready connection, to the first byte of the answer, between its bytes."""
+
+    connect: float
+    first_byte: float
+    idle: float
+
+
+@dataclass(slots=True)
+class UpstreamRequest:
+    """One request. `url` is absolute and sent as written; `headers` lack host and content-length.
+
+    `sent` turns true as soon as a byte of the request may have left this machine: from then on
+    the provider may bill it, whatever comes back.
+    """
+
+    method: str
+    url: str
+    headers: HeaderPairs = field(repr=False)
+    body: bytes = field(repr=False)
+    sent: bool = False
+
+
+class TransportError(Exception):
+    """The upstream let us down; the message names the kind of failure, never a URL or header."""
+
+
+class UpstreamUnreachable(TransportError):
+    """No answer began: not connected, or the connection ended or timed out before the headers."""
+
+
+class UpstreamBroken(TransportError):
+    """An answer began and did not end well; `stalled` when it fell silent for too long."""
+
+    def __init__(self, message: str, *, stalled: bool = False) -> None:
+        super().__init__(message)
+        self.stalled = stalled
+
+
+class Answer(Protocol):
+    """An upstream's answer. Names of headers are lower-case; the body is read once."""
+
+    @property
+    def status(self) -> int:
+        """The final status, 200 … 599."""
+        ...
+
+    @property
+    def headers(self) -> HeaderPairs:
+        """The header fields in the order they came."""
+        ...
+
+    async def read(self) -> bytes:
+        """Return the next bytes of the body, undecoded, as soon as there are any; b"" at its end.
+
+        The upstream is held back while nobody reads. Raises UpstreamBroken.
+        """
+        ...
+
+    def buffered(self) -> bytes:
+        """Return what has arrived and was not read yet, without waiting; at most 64 KiB."""
+        ...
+
+    def close(self) -> None:
+        """Let go: a connection whose answer was not read to its end is dropped. Idempotent."""
+        ...
+
+
+class Transport(Protocol):
+    """A client for upstreams."""
+
+    async def send(self, request: UpstreamRequest) -> Answer:
+        """Send and return when the answer's headers are here.
+
+        Raises UpstreamUnreachable, or UpstreamBroken for an answer that is not HTTP.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close every connection."""
+        ...

@@ -1,0 +1,228 @@
+"""The request to the provider, and what of its answer concerns us rather than the sandbox.
+
+Place in the flow: after admission. Builds the request from the Call's constants and the tenant's
+key, sends it, and sorts the answer: a success is handed to `relay` unread, an error answer is read
+whole and passes unmodified, unless it is about *our* account or holds our key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from logging import ERROR, WARNING
+from typing import Protocol
+
+import msgspec
+
+from daypass_core.log import event, get_logger
+from daypass_core.problem import Code, Problem, Refusal, refuse
+from daypass_proxy.attempt import Attempt, Reply
+from daypass_proxy.keyring import Keyring
+from daypass_proxy.ledger import Outcome
+from daypass_proxy.providers import HeaderPairs, Provider
+from daypass_proxy.transport import (
+    Answer,
+    Transport,
+    UpstreamBroken,
+    UpstreamRequest,
+    UpstreamUnreachable,
+)
+from daypass_proxy.transport.inflate import inflate
+
+log = get_logger(__name__)
+
+ERROR_BODY_MAX = 1024 * 1024
+# Whatever a provider module lets through, these are ours to say.
+_OURS = frozenset(
+    {
+        b"accept-encoding", b"api-key", b"authorization", b"connection", b"content-length",
+        b"cookie", b"host", b"proxy-authorization", b"transfer-encoding", b"x-api-key",
+    }
+)  # fmt: skip
+_ACCOUNT_CODES = frozenset(
+    {"enforced_spend_limit_reached", "contract_spend_limit_reached", "ramp_limit_exceeded"}
+)
+# The API says these as invalid_request_error; the words are at the beginning of its message.
+_ACCOUNT_WORDS = re.compile(
+    r"(?:your|this|you have reached)\b.{0,80}?(?:credit balance|usage limit|spend(?:ing)? limit)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+class Parts(Protocol):
+    """What this step needs of the services."""
+
+    @property
+    def keyring(self) -> Keyring:
+        """The provider keys."""
+        ...
+
+    @property
+    def transport(self) -> Transport:
+        """The client for upstreams."""
+        ...
+
+
+async def send(attempt: Attempt, provider: Provider, origin: str, parts: Parts) -> Reply:
+    """Send the attempt's call to `origin` and return the reply.
+
+    Raises CallCut, and Refusal: key_unavailable, upstream_unreachable (529),
+    upstream_refused_key, upstream_broken (502).
+    """
+    async with attempt.live.interruptible():
+        answer = await _send_with_key(attempt, provider, origin, parts)
+        headers = _without_key(answer.headers, attempt, parts.keyring)
+        if 200 <= answer.status < 300:
+            return Reply(answer.status, headers, answer)
+        attempt.outcome = Outcome.UPSTREAM_REFUSED
+        try:
+            return await _error_reply(answer, headers, attempt, parts.keyring)
+        finally:
+            answer.close()
+
+
+async def _send_with_key(attempt: Attempt, provider: Provider, origin: str, parts: Parts) -> Answer:
+    """Send with the tenant's key; when it is refused and a newer one is found, once again."""
+    tenant = attempt.claims.tenant
+    key = await parts.keyring.header_for(tenant, provider)
+    answer = await _send_once(attempt, key, origin, parts.transport)
+    if answer.status == 401 and await _newer_key(answer, tenant, provider, key, parts.keyring):
+        key = await parts.keyring.header_for(tenant, provider)
+        answer = await _send_once(attempt, key, origin, parts.transport)
+    return answer
+
+
+async def _newer_key(
+    answer: Answer, tenant: str, provider: Provider, key: tuple[bytes, bytes], keyring: Keyring
+) -> bool:
+    try:
+        newer = await keyring.refresh(tenant, provider, key)
+    except BaseException:
+        answer.close()
+        raise
+    if newer:
+        answer.close()
+    return newer
+
+
+async def _send_once(
+    attempt: Attempt, key: tuple[bytes, bytes], origin: str, transport: Transport
+) -> Answer:
+    call = attempt.call
+    query = f"?{call.query.decode('ascii')}" if call.query else ""
+    headers = [(name, value) for name, value in call.headers if name not in _OURS]
+    request = UpstreamRequest(
+        method=call.method,
+        url=f"{origin}{call.upstream_path.decode('ascii')}{query}",
+        headers=(*headers, (b"accept-encoding", b"identity"), key),
+        body=call.body,
+    )
+    attempt.request, attempt.http_status = request, None
+    try:
+        answer = await transport.send(request)
+    except UpstreamUnreachable as error:
+        # Once sent it may be billed, answered or not; `attempt` books it as estimated then.
+        attempt.outcome = Outcome.UPSTREAM_BROKEN if request.sent else Outcome.UNREACHABLE
+        event(log, "upstream_unreachable", level=WARNING, reason=str(error), sent=request.sent)
+        raise refuse(Code.UPSTREAM_UNREACHABLE) from None
+    except UpstreamBroken as error:
+        attempt.outcome = Outcome.UPSTREAM_BROKEN
+        event(log, "upstream_broken", level=WARNING, reason=str(error))
+        raise refuse(Code.UPSTREAM_BROKEN) from None
+    attempt.http_status = answer.status
+    attempt.upstream_request_id = _request_id(answer.headers)
+    return answer
+
+
+async def _error_reply(
+    answer: Answer, headers: HeaderPairs, attempt: Attempt, keyring: Keyring
+) -> Reply:
+    """Return an error answer for the client; raises Refusal for one that is not for its eyes."""
+    if answer.status < 400:
+        # Never followed and never told: the target may be anybody's (attacks row 14, case B03).
+        event(log, "upstream_redirected", level=ERROR, status=answer.status)
+        raise refuse(Code.UPSTREAM_BROKEN, "provider answered with a redirect")
+    body = await _read_whole(answer)
+    coding = _value(answer.headers, b"content-encoding")
+    plain = inflate(coding, body)
+    if plain is None:
+        event(log, "upstream_broken", level=WARNING, reason="error body cannot be looked into")
+        raise refuse(Code.UPSTREAM_BROKEN)
+    if _is_our_account(answer.status, plain):
+        event(log, "upstream_refused_key", level=ERROR, status=answer.status,
+              tenant=attempt.claims.tenant)  # fmt: skip
+        raise refuse(Code.UPSTREAM_REFUSED_KEY)
+    if keyring.leaks(attempt.claims.tenant, plain) or len(headers) < len(answer.headers):
+        event(log, "upstream_leaked_key", level=ERROR, status=answer.status,
+              sha256=hashlib.sha256(plain).hexdigest())  # fmt: skip
+        problem = Problem.of(Code.UPSTREAM_BROKEN, "provider's answer was withheld")
+        raise Refusal(problem)
+    return Reply(answer.status, headers, None, body)
+
+
+async def _read_whole(answer: Answer) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        while piece := await answer.read():
+            pieces.append(piece)
+            size += len(piece)
+            if size > ERROR_BODY_MAX:
+                raise UpstreamBroken("error body is too large")
+    except UpstreamBroken as error:
+        event(log, "upstream_broken", level=WARNING, reason=str(error))
+        raise refuse(Code.UPSTREAM_BROKEN) from None
+    return b"".join(pieces)
+
+
+class _Details(msgspec.Struct):
+    error_code: str | None = None
+
+
+class _Error(msgspec.Struct):
+    type: str = ""
+    message: str = ""
+    details: _Details | None = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Error
+
+
+def _is_our_account(status: int, body: bytes) -> bool:
+    """Say whether the provider speaks of our key or our bill, which is no business of a sandbox."""
+    if status in (401, 402):
+        return True
+    if status not in (400, 403, 429):
+        return False
+    try:
+        error = msgspec.json.decode(body, type=_ErrorBody).error
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    code = error.details.error_code if error.details else None
+    return (
+        error.type == "billing_error"
+        or code in _ACCOUNT_CODES
+        or _ACCOUNT_WORDS.match(error.message) is not None
+    )
+
+
+def _without_key(headers: HeaderPairs, attempt: Attempt, keyring: Keyring) -> HeaderPairs:
+    """Return the headers in which our key does not appear (attacks row 15)."""
+    tenant = attempt.claims.tenant
+    if not keyring.leaks(tenant, b"\n".join(value for _, value in headers)):
+        return headers
+    event(log, "upstream_leaked_key", level=ERROR, status=attempt.http_status, where="header")
+    return tuple(
+        (name, value) for name, value in headers if not keyring.leaks(tenant, name + b" " + value)
+    )
+
+
+def _request_id(headers: HeaderPairs) -> str | None:
+    value = _value(headers, b"request-id")
+    return value[:128] if value.isascii() and value.isprintable() and value else None
+
+
+def _value(headers: HeaderPairs, name: bytes) -> str:
+    """Return the (first) value of a header as text, empty without one."""
+    return next((value.decode("latin-1") for each, value in headers if each == name), "")

@@ -1,0 +1,209 @@
+"""Kinds in a Messages body: tools, blocks, sources and state that need a feature of the scope."""
+
+import json
+from typing import Any
+
+import pytest
+
+from daypass_core.problem import Code
+from daypass_proxy.providers.anthropic import Anthropic
+from daypass_proxy.providers.anthropic_body import FIELDS
+from tests.fakes.anthropic import SONNET, detail, read, refused, user
+
+
+def test_threads_are_refused_so_that_the_sdk_resends_the_history() -> None:
+    """A thread is a 400 whose details tell stock clients to send the full history (row 36)."""
+    problem = refused({"thread": {"type": "create"}})
+    assert problem.code is Code.THREAD_UNSUPPORTED
+    error = json.loads(Anthropic().render(problem, "req_1").body)["error"]
+    assert error == {
+        "type": "invalid_request_error",
+        "message": "capability_rejected: beta_header:message-threads-2026-08-12;"
+        " resend the full history",
+        "details": {"error_code": "thread_unsupported_request"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "feature"),
+    [
+        ({"mcp_servers": [{"type": "url", "url": "https://x.test", "name": "n"}]}, "mcp_servers"),
+        ({"container": "container_1"}, "container"),
+        ({"container": {"skills": []}}, "container"),
+        ({"user_profile_id": "up_1"}, "user_profile_id"),
+        ({"workspace_id": "w"}, "workspace_id"),
+        ({"billing_policy": {"type": "billing_policy", "bill_to": "x"}}, "billing_policy"),
+        ({"fallback_credit_token": "t"}, "fallback_credit_token"),
+        ({"inference_geo": "us"}, "inference_geo"),
+        ({"speed": "fast"}, "speed"),
+        ({"fallbacks": [{"model": SONNET, "speed": "fast"}]}, "speed"),
+        ({"service_tier": "priority"}, "service_tier"),
+        ({"diagnostics": {"previous_message_id": "msg_1"}}, "diagnostics"),
+        ({"tags": {"a": "b"}}, "tags"),
+        ({"requests": []}, "requests"),
+        ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "web_search"),
+        ({"tools": [{"type": "web_fetch_20260318", "name": "w"}]}, "web_fetch"),
+        ({"tools": [{"type": "code_execution_20260521", "name": "c"}]}, "code_execution"),
+        ({"tools": [{"type": "mcp_toolset", "mcp_server_name": "m"}]}, "mcp_toolset"),
+        ({"tools": [{"type": "advisor_20260301", "model": SONNET}]}, "advisor"),
+        ({"tools": [{"type": "tool_search_tool_bm25_20251119"}]}, "tool_search"),
+        ({"tools": [{"type": "tool_search_tool_regex"}]}, "tool_search"),
+        ({"tools": [{"type": "brand_new_20270101"}]}, "brand_new"),
+        ({"tools": [{"type": "bash_2025"}]}, "bash_2025"),
+        (
+            user({"type": "image", "source": {"type": "url", "url": "https://x.test"}}),
+            "url_sources",
+        ),
+        (user({"type": "document", "source": {"type": "file", "file_id": "f"}}), "files"),
+        (user({"type": "container_upload", "file_id": "f"}), "files"),
+        (user({"type": "brand_new_block"}), "brand_new_block"),
+        (user({"type": "image", "source": {"type": "brand_new"}}), "brand_new"),
+        ({"system": [{"type": "brand_new_block"}]}, "brand_new_block"),
+    ],
+)
+def test_kinds_need_their_feature(changes: dict[str, Any], feature: str) -> None:
+    """Egress, state, price and unknown kinds are refused naming the feature (rows 32, 34-37)."""
+    problem = refused(changes)
+    assert problem.code is Code.FIELD_NOT_ALLOWED
+    assert problem.field
+    assert f'feature "{feature}"' in problem.title
+
+
+def test_a_url_source_hidden_in_a_result_is_found() -> None:
+    """Sources are checked however deep they stand in a turn (attack row 35)."""
+    fetched = {
+        "type": "web_fetch_tool_result",
+        "tool_use_id": "t",
+        "content": {
+            "type": "web_fetch_result",
+            "url": "https://x.test",
+            "content": {"type": "document", "source": {"type": "url", "url": "https://x.test"}},
+        },
+    }
+    problem = refused(user(fetched))
+    assert problem.field == "messages[0].content[0].content.content.source.type"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"speed": "standard", "service_tier": "auto"},
+        {"service_tier": "standard_only"},
+        {"thread": None, "container": None, "speed": None, "mcp_servers": [], "tools": None},
+        {"diagnostics": {"previous_message_id": None}},
+        {"tools": [{"name": "a"}, {"type": "custom", "name": "b"}, {"type": None, "name": "c"}]},
+        {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+        {"tools": [{"type": "text_editor_20250728", "name": "e"}]},
+        {"tools": [{"type": "computer_20251124", "name": "c"}]},
+        {"tools": [{"type": "memory_20250818", "name": "m"}]},
+    ],
+)
+def test_harmless_kinds_pass(changes: dict[str, Any]) -> None:
+    """Client-side tools, ordinary values and null need no feature."""
+    assert read(changes)
+
+
+@pytest.mark.parametrize(
+    ("feature", "changes"),
+    [
+        ("container", {"container": "c"}),
+        ("speed", {"speed": "fast"}),
+        ("inference_geo", {"inference_geo": "us"}),
+        ("tags", {"tags": {"a": "b"}}),
+        ("code_execution", {"tools": [{"type": "code_execution_20260521", "name": "c"}]}),
+        ("files", user({"type": "document", "source": {"type": "file", "file_id": "f"}})),
+    ],
+)
+def test_a_feature_opens_its_kind(feature: str, changes: dict[str, Any]) -> None:
+    """What the scope names passes."""
+    assert read(changes, detail(feature))
+
+
+SEARCH = {"type": "web_search_20250305", "name": "w", "max_uses": 3}
+
+
+@pytest.mark.parametrize(
+    ("tool", "field"),
+    [
+        ({}, "allowed_domains"),
+        ({"allowed_domains": []}, "allowed_domains"),
+        ({"allowed_domains": ["docs.test", "other.test"]}, "allowed_domains"),
+        ({"allowed_domains": ["evildocs.test"]}, "allowed_domains"),
+        ({"allowed_domains": ["docs.test"], "max_uses": None}, "max_uses"),
+        ({"allowed_domains": ["docs.test"], "max_uses": 10**9}, "max_uses"),
+    ],
+)
+def test_web_tools_stay_within_domains_and_uses(tool: dict[str, Any], field: str) -> None:
+    """A granted web tool still names its domains, within the scope's, and its uses (row 34)."""
+    scope = detail("web_search", domains=("docs.test",))
+    assert refused({"tools": [{**SEARCH, **tool}]}, scope).field == f"tools[0].{field}"
+
+
+def test_web_tool_within_its_bounds() -> None:
+    """Domains of the scope and below pass."""
+    scope = detail("web_search", domains=("docs.test",))
+    tool = {**SEARCH, "allowed_domains": ["docs.test", "api.docs.test/path"]}
+    assert read({"tools": [tool]}, scope)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://docs.test/a",
+        "https://other.test/a",
+        "https://docs.test@evil.test/a",
+        "https://docs.test.evil.test",
+        "https://evil.test\\@docs.test/",
+        "https://[::1/",
+        "file:///etc/passwd",
+        "",
+        None,
+    ],
+)
+def test_url_sources_stay_within_domains(url: Any) -> None:
+    """A granted URL source is https and within the scope's domains (attack row 35)."""
+    scope = detail("url_sources", domains=("docs.test",))
+    refused(user({"type": "image", "source": {"type": "url", "url": url}}), scope)
+
+
+def test_url_source_within_domains() -> None:
+    """A URL below an allowed domain passes."""
+    scope = detail("url_sources", domains=("docs.test",))
+    source = {"type": "url", "url": "https://img.docs.test/a.png"}
+    assert read(user({"type": "image", "source": source}), scope).images == 1
+
+
+@pytest.mark.parametrize("key", ["Model", "MAX_TOKENS", "messageS", "\uff4dodel", "Thread"])
+def test_lookalike_keys(key: str) -> None:
+    """A top-level key that folds to a known one is refused (attack row 31)."""
+    assert refused({key: "x"}).field == key.casefold().replace("\uff4d", "m")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"messages": "hi"},
+        {"messages": ["hi"]},
+        {"messages": [{"role": "user", "content": ["hi"]}]},
+        {"messages": [{"role": "user", "content": [{"text": "no type"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": 5}]}]},
+        {"tools": {}},
+        {"tools": [5]},
+        {"tools": [{"type": 5}]},
+        {"tools": [{"Type": "web_search_20250305"}]},
+        {"thinking": "enabled"},
+        {"temperature": {}},
+    ],
+)
+def test_malformed_structures(changes: dict[str, Any]) -> None:
+    """What cannot be read cannot be checked, so it is refused."""
+    refused(changes)
+
+
+def test_field_sets_do_not_overlap() -> None:
+    """A name of the field data is in one class only."""
+    top = FIELDS["top_level"]
+    assert not set(top["scalars"]) & set(top["structures"])
+    assert set(top["gated"]) <= set(top["scalars"]) | set(top["structures"])
+    assert not set(FIELDS["blocks"]["known"]) & set(FIELDS["blocks"]["gated"])
+    assert not set(FIELDS["tools"]["client"]) & set(FIELDS["tools"]["server"])

@@ -1,0 +1,232 @@
+"""The proxy's settings: strict, all problems at once, never a value in a message."""
+
+from pathlib import Path
+
+import pytest
+
+from daypass_core.settings import SettingsError
+from daypass_proxy.settings import Settings, load, parse_keys, shared
+
+GOOD = {
+    "DAYPASS_ISSUER": "http://broker.test",
+    "DAYPASS_DATABASE_URL": "sqlite:////var/lib/daypass/daypass.db",
+    "DAYPASS_BROKER_URL": "unix:/run/daypass/broker.sock",
+    "DAYPASS_ANTHROPIC_KEYS": "acme=env://ACME_KEY",
+    "ACME_KEY": "sk-ant-secret-value",
+}
+
+
+def read(**changes: str) -> Settings:
+    """Load the good settings with changes."""
+    return load({**GOOD, **changes})
+
+
+def problems(**changes: str) -> str:
+    """Return the message of settings that must not load."""
+    with pytest.raises(SettingsError) as caught:
+        read(**changes)
+    return str(caught.value)
+
+
+def test_defaults() -> None:
+    """With the required names alone, everything else has its published default."""
+    settings = read()
+    assert settings.audience == "daypass-proxy"
+    assert [str(listen) for listen in settings.listen] == ["127.0.0.1:8700"]
+    assert settings.anthropic_url == "https://api.anthropic.com"
+    assert settings.max_body_bytes == 33554432
+    assert settings.connect_seconds == 5
+    assert settings.first_byte_seconds == 600
+    assert settings.idle_seconds == 300
+    assert settings.call_seconds == 3600
+    assert settings.lease_seconds == 60
+    assert settings.poll_seconds == 0.05
+    assert settings.stale_seconds == 31
+    assert settings.stale_stream_seconds == 61
+    assert settings.header_seconds == 10
+    assert settings.tls is None
+    assert settings.vault is None
+    assert settings.database_path == Path("/var/lib/daypass/daypass.db")
+
+
+def test_all_problems_at_once() -> None:
+    """Every name at fault is in one message."""
+    text = problems(
+        DAYPASS_ISSUER="",
+        DAYPASS_DATABASE_URL="mysql://x",
+        DAYPASS_BROKER_URL="ftp://x",
+        DAYPASS_MAX_BODY_BYTES="many",
+        DAYPASS_PROXY_LISTEN="nowhere",
+    )
+    for name in ("ISSUER", "DATABASE_URL", "BROKER_URL", "MAX_BODY_BYTES", "PROXY_LISTEN"):
+        assert f"DAYPASS_{name}" in text
+
+
+def test_values_are_never_shown() -> None:
+    """A secret pasted into a setting is not repeated by its message or by repr (attack row 41)."""
+    secret = "sk-ant-pasted-by-mistake"
+    text = problems(
+        DAYPASS_ANTHROPIC_KEYS=f"acme={secret}",
+        DAYPASS_DATABASE_URL=f"postgresql://u:{secret}@h/db",
+        DAYPASS_ANTHROPIC_URL=f"https://u:{secret}@h",
+        DAYPASS_BROKER_URL=secret,
+    )
+    assert secret not in text
+    assert GOOD["ACME_KEY"] not in repr(read())
+
+
+def test_env_secrets_are_taken_here() -> None:
+    """The value of an env:// reference is read with the settings and hidden in a Secret."""
+    settings = read()
+    assert list(settings.env_secrets) == ["ACME_KEY"]
+    assert str(settings.env_secrets["ACME_KEY"]) == "***"
+
+
+def test_env_secret_missing() -> None:
+    """An env:// reference to an unset variable is a problem that names it."""
+    assert "ACME_KEY" in problems(ACME_KEY="")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("https://h", "https://h"),
+        ("https://h/", "https://h"),
+        ("https://h/v1", "https://h"),
+        ("https://h/v1/", "https://h"),
+        ("https://h/anthropic", "https://h/anthropic"),
+        ("https://h/anthropic/v1", "https://h/anthropic"),
+        ("http://127.0.0.1:8301", "http://127.0.0.1:8301"),
+    ],
+)
+def test_upstream_url_forms(given: str, kept: str) -> None:
+    """B46: a final slash or /v1 of the provider's base is dropped, a prefix is kept."""
+    assert read(DAYPASS_ANTHROPIC_URL=given).anthropic_url == kept
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://h/../x",
+        "https://h/%2e",
+        "https://h//x",
+        "https://h?x=1",
+        "https://h#x",
+        "h",
+        "ftp://h",
+    ],
+)
+def test_upstream_url_refused(url: str) -> None:
+    """An upstream URL that could be read two ways is refused."""
+    assert "DAYPASS_ANTHROPIC_URL" in problems(DAYPASS_ANTHROPIC_URL=url)
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("127.0.0.1:8700", "http://127.0.0.1:8700"),
+        ("127.0.0.1:8700", "http://localhost:8700/v1"),
+        ("0.0.0.0:8700", "http://127.0.0.1:8700"),
+        ("[::1]:8700", "http://[::1]:8700"),
+        ("unix:/run/p.sock,127.0.0.1:80", "http://127.0.0.1"),
+        ("10.0.0.1:443", "https://10.0.0.1"),
+    ],
+)
+def test_proxy_as_its_own_upstream(listen: str, url: str) -> None:
+    """A proxy that would call itself does not start."""
+    text = problems(DAYPASS_PROXY_LISTEN=listen, DAYPASS_ANTHROPIC_URL=url)
+    assert "points at this proxy itself" in text
+
+
+def test_tls_needs_both_files() -> None:
+    """A certificate without its key is a problem."""
+    assert "DAYPASS_PROXY_TLS_KEY" in problems(DAYPASS_PROXY_TLS_CERT="/c.pem")
+    settings = read(DAYPASS_PROXY_TLS_CERT="/c.pem", DAYPASS_PROXY_TLS_KEY="/k.pem")
+    assert settings.tls is not None
+    assert settings.tls.key == Path("/k.pem")
+
+
+def test_vault_settings(tmp_path: Path) -> None:
+    """Vault references need an address and exactly one way to log in."""
+    keys = "*=vault://secret/llm/{tenant}#api_key"
+    assert "DAYPASS_VAULT_ADDR" in problems(DAYPASS_ANTHROPIC_KEYS=keys)
+    text = problems(DAYPASS_ANTHROPIC_KEYS=keys, DAYPASS_VAULT_ADDR="https://vault.test")
+    assert "DAYPASS_VAULT_TOKEN_FILE" in text
+    (tmp_path / "secret_id").write_text("hush\n")
+    vault = read(
+        DAYPASS_ANTHROPIC_KEYS=keys,
+        DAYPASS_VAULT_ADDR="https://vault.test",
+        DAYPASS_VAULT_ROLE_ID="role",
+        DAYPASS_VAULT_SECRET_ID_FILE=str(tmp_path / "secret_id"),
+    ).vault
+    assert vault is not None
+    assert vault.role_id == "role"
+    assert str(vault.secret_id) == "***"
+    text = problems(
+        DAYPASS_ANTHROPIC_KEYS=keys,
+        DAYPASS_VAULT_ADDR="https://vault.test",
+        DAYPASS_VAULT_ROLE_ID="role",
+        DAYPASS_VAULT_SECRET_ID_FILE=str(tmp_path / "absent"),
+    )
+    assert "DAYPASS_VAULT_SECRET_ID_FILE" in text
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "acme=env://A,beta=env://A",
+        "*=env://A",
+        "acme=file:///a,beta=file:///a",
+        "*=vault://secret/llm/shared#k",
+        "*=vault://secret/llm/{tenant}#k,beta=vault://secret/llm/acme#k",
+    ],
+)
+def test_sharing_a_key_must_be_switched_on(keys: str) -> None:
+    """One provider key for several tenants is refused unless DAYPASS_SHARED_KEYS says so."""
+    changes = {
+        "DAYPASS_ANTHROPIC_KEYS": keys,
+        "A": "k",
+        "DAYPASS_VAULT_ADDR": "https://vault.test",
+        "DAYPASS_VAULT_TOKEN_FILE": "/t",
+    }
+    assert "DAYPASS_SHARED_KEYS" in problems(**changes)
+    assert read(**changes, DAYPASS_SHARED_KEYS="1").shared_keys
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "acme=env://A,beta=env://B",
+        "*=vault://secret/llm/{tenant}#k",
+        "*=vault://secret/llm/{tenant}#k,acme=vault://secret/llm/acme#k",
+        "*=vault://secret/llm/{tenant}#k,acme=vault://secret/other#k",
+        "acme=vault://secret/llm/{tenant}#k,beta=vault://secret/llm/{tenant}#k",
+    ],
+)
+def test_keys_that_are_not_shared(keys: str) -> None:
+    """References that cannot meet for two tenants need no switch."""
+    assert not shared(parse_keys(keys))
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", ",", "acme", "acme=", "=env://A", "Acme=env://A", "a=env://A,a=env://B", "a b=env://A"],
+)
+def test_key_tables_that_are_refused(value: str) -> None:
+    """A table that cannot be read names the entry, never what stands in it."""
+    with pytest.raises(ValueError, match="entry"):
+        parse_keys(value)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://broker:8702", "https://broker.internal/prefix", "unix:/run/broker.sock"]
+)
+def test_broker_urls(url: str) -> None:
+    """The broker is a Unix socket or a plain URL."""
+    assert read(DAYPASS_BROKER_URL=url).broker_url == url
+
+
+@pytest.mark.parametrize("url", ["unix:relative", "http://u:p@h", "http://h?x", "broker:8702"])
+def test_broker_urls_refused(url: str) -> None:
+    """Anything else is a problem."""
+    assert "DAYPASS_BROKER_URL" in problems(DAYPASS_BROKER_URL=url)
