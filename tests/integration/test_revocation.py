@@ -1,0 +1,168 @@
+"""What is revoked stops: tokens, renewals, sandboxes, tenants, and calls that are running."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.servers.client import RawStream
+from tests.servers.stack import Stack, call
+from tests.servers.stub import Send, Stall, StubUpstream, chunk
+from tests.servers.wire import message_start, sse_answer, text_delta
+from tests.support import eventually
+
+MODEL = "claude-sonnet-4-5"
+BODY: dict[str, object] = {
+    "model": MODEL,
+    "max_tokens": 64,
+    "stream": True,
+    "messages": [{"role": "user", "content": "x"}],
+}
+RUNNING = [
+    Send(sse_answer()),
+    chunk(message_start(MODEL, {"input_tokens": 25, "output_tokens": 1})),
+    chunk(text_delta("hello")),
+    Stall(),
+]
+
+
+def revoke(stack: Stack, scope: str, ident: str | None = None, **fields: object) -> None:
+    """Revoke as admin; fails when the broker did not store it."""
+    body = {"scope": scope, "reason": "test"} | fields | ({"ident": ident} if ident else {})
+    answer = stack.admin("POST", "/v1/revocations", body)
+    assert answer.status == 201, answer.body
+
+
+def token_id(stack: Stack, token: str) -> str:
+    """The jti of a token, read without verifying (the test made it)."""
+    import base64
+
+    part = token.split(".")[1]
+    return str(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["jti"])
+
+
+@pytest.mark.parametrize("scope", ["sandbox", "tenant", "global", "ended"])
+def test_a_revocation_cuts_a_running_stream(
+    make_stack: Callable[..., Stack], upstream: StubUpstream, scope: str
+) -> None:
+    """Within a second the stream gets an SSE error, the upstream is closed, the row is settled."""
+    stack = make_stack()
+    sandbox = stack.sandbox()
+    token = stack.access_token(sandbox)
+    upstream.next(RUNNING)
+    stream = RawStream.post(stack.proxy_url, token, BODY)
+    stream.until(b"hello")
+    if scope == "ended":
+        assert stack.admin("DELETE", f"/v1/sandboxes/{sandbox['id']}").status in (200, 204)
+    else:
+        ident = {"sandbox": sandbox["id"], "tenant": "acme", "global": None}[scope]
+        revoke(stack, scope, ident)
+    started = time.monotonic()
+    stream.rest()
+    took = time.monotonic() - started
+    assert b"event: error" in stream.body
+    assert took < 1.0
+    assert upstream.requests[0].peer_gone.wait(2)
+    answer = stack.message(token)
+    assert answer.status == 401
+    assert answer.headers["x-should-retry"] == "false"
+    renewed = stack.exchange(sandbox)
+    assert (renewed.status, renewed.json()["error"]) == (400, "invalid_grant")
+    assert renewed.json()["error_description"]
+    (row,) = stack.settled(sandbox)
+    assert row["outcome"] == "cut_revoked"
+    assert row["cost_nano"] > 0
+
+
+def test_a_non_streaming_call_is_cut_too(
+    make_stack: Callable[..., Stack], upstream: StubUpstream
+) -> None:
+    """A call that waits for its whole answer ends with 401 when its sandbox is revoked."""
+    stack = make_stack()
+    sandbox = stack.sandbox()
+    upstream.next([Stall()])
+    stream = RawStream.post(stack.proxy_url, stack.access_token(sandbox), BODY | {"stream": False})
+    upstream.wait_for(1)
+    revoke(stack, "sandbox", sandbox["id"])
+    stream.rest()
+    assert stream.status == 401
+    assert upstream.requests[0].peer_gone.wait(2)
+
+
+def test_a_lone_token_ends_like_expiry(stack: Stack) -> None:
+    """A revoked jti is a plain 401 that allows renewal; the sandbox goes on with a new token."""
+    sandbox = stack.sandbox()
+    token = stack.access_token(sandbox)
+    assert stack.message(token).status == 200
+    revoke(stack, "jti", token_id(stack, token))
+    answer = eventually(lambda: a if (a := stack.message(token)).status == 401 else None)
+    assert "x-should-retry" not in answer.headers
+
+    def renewed() -> str | None:
+        fresh = stack.access_token(sandbox)
+        return fresh if token_id(stack, fresh) != token_id(stack, token) else None
+
+    assert stack.message(eventually(renewed, timeout=10)).status == 200
+
+
+def test_issued_before_spares_what_came_later(stack: Stack) -> None:
+    """`issued before` kills what was issued at or before it, and a new sandbox works."""
+    old = stack.sandbox(tenant="globex")
+    old_token = stack.access_token(old)
+    assert stack.message(old_token).status == 200
+    revoke(stack, "tenant", "globex", not_before="now")
+    eventually(lambda: stack.message(old_token).status == 401)
+    new = stack.sandbox(tenant="globex")
+    assert stack.message(stack.access_token(new)).status == 200
+    assert stack.exchange(old).status == 400
+    other = stack.sandbox(tenant="acme")
+    assert stack.message(stack.access_token(other)).status == 200
+
+
+def test_b22_revocations_survive_a_restart(make_stack: Callable[..., Stack]) -> None:
+    """B22: after a restart of broker and proxy the revoked sandbox is still revoked."""
+    stack = make_stack()
+    sandbox = stack.sandbox()
+    token = stack.access_token(sandbox)
+    revoke(stack, "sandbox", sandbox["id"])
+    stack.stop()
+    stack.start_broker()
+    stack.start_proxy()
+    assert stack.message(token).status == 401
+    assert stack.exchange(sandbox).status == 400
+
+
+def test_restore_brings_a_sandbox_back(stack: Stack) -> None:
+    """After `restore` and a fresh launch credential the sandbox works again."""
+    sandbox = stack.sandbox()
+    token = stack.access_token(sandbox)
+    revoke(stack, "sandbox", sandbox["id"])
+    eventually(lambda: stack.message(token).status == 401)
+    assert stack.admin("POST", f"/v1/sandboxes/{sandbox['id']}/restore").status == 200
+    answer = stack.admin("POST", f"/v1/sandboxes/{sandbox['id']}/launch")
+    assert answer.status in (200, 201), answer.body
+    again: dict[str, Any] = sandbox | {"launch": answer.json()["launch"]}
+    assert stack.message(stack.access_token(again)).status == 200
+    assert stack.message(token).status == 401
+
+
+def test_unknown_scope_is_refused_with_its_name(stack: Stack) -> None:
+    """A revocation that cannot be understood is refused loudly, never stored half."""
+    answer = stack.admin("POST", "/v1/revocations", {"scope": "everything"})
+    assert answer.status == 400
+    assert answer.json()["field"] == "scope"
+
+
+def test_self_tells_what_is_allowed_and_left(stack: Stack) -> None:
+    """GET /v1/self answers scope, expiry and what is left of the budget."""
+    sandbox = stack.sandbox(budget_usd="2.50")
+    token = stack.access_token(sandbox)
+    assert stack.message(token).status == 200
+    answer = call(stack.proxy_url, "GET", "/v1/self", headers={"authorization": f"Bearer {token}"})
+    assert answer.status == 200
+    found = answer.json()
+    assert found["sandbox"] == sandbox["id"]
+    assert found["budget"]["limit_usd"] == "2.50"
+    assert found["budget"]["spent_usd"] == "0.0003"

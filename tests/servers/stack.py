@@ -1,0 +1,301 @@
+"""A whole daypass as real processes: one broker and one proxy over one database, for tests.
+
+The processes get an empty environment plus their settings, write their logs below the test's
+folder, and are stopped with SIGTERM; `kill_proxy()` and `restart_proxy()` serve the bad days.
+"""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from tests.support import eventually
+
+POLICY = """
+profiles:
+  coding:
+    authorization_details:
+      - type: llm_inference
+        provider: anthropic
+        endpoints: [messages, count_tokens, models]
+        models: ["claude-*", "smollm2-135m-instruct"]
+    budget_usd: "5.00"
+    max_budget_usd: "1000.00"
+    lifetime_seconds: 14400
+    max_lifetime_seconds: 86400
+    token_ttl_seconds: 600
+    launch: reusable
+tenants:
+  acme: {profiles: [coding]}
+  globex: {profiles: [coding]}
+orchestrators:
+  acme-ci: {tenant: acme}
+  globex-ci: {tenant: globex}
+"""
+
+
+@dataclass
+class Answer:
+    """Status, headers (lower-case names) and body of one HTTP answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return cast(int, probe.getsockname()[1])
+
+
+def call(
+    url: str,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float = 30.0,
+) -> Answer:
+    """One HTTP request to a loopback origin such as `http://127.0.0.1:8700`."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=timeout)
+    try:
+        connection.request(method, path, body, dict(headers or {}))
+        answer = connection.getresponse()
+        lower = {name.lower(): value for name, value in answer.getheaders()}
+        return Answer(answer.status, lower, answer.read())
+    finally:
+        connection.close()
+
+
+@dataclass
+class Stack:
+    """One broker and one proxy; use as a context manager."""
+
+    folder: Path
+    upstream_url: str
+    keys: str  # value of DAYPASS_ANTHROPIC_KEYS
+    policy: str = POLICY
+    proxy_settings: Mapping[str, str] = field(default_factory=dict)
+    broker_settings: Mapping[str, str] = field(default_factory=dict)
+    admin_credential: str = ""
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.database = self.folder / "daypass.db"
+        self.proxy_socket = self.folder / "p.sock"
+        self.broker_socket = self.folder / "b.sock"
+        self.proxy_port, self.admin_port = free_port(), free_port()
+        self.proxy_url = f"http://127.0.0.1:{self.proxy_port}"
+        self.admin_url = f"http://127.0.0.1:{self.admin_port}"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def common(self) -> dict[str, str]:
+        """Settings that broker and proxy share."""
+        return {
+            "PATH": os.defpath,
+            "DAYPASS_ISSUER": self.proxy_url,
+            "DAYPASS_DATABASE_URL": f"sqlite:///{self.database}",
+            "DAYPASS_LOG_LEVEL": "debug",
+        }
+
+    @property
+    def broker_environment(self) -> dict[str, str]:
+        """All settings of the broker."""
+        return self.common | {
+            "DAYPASS_BROKER_INTERNAL": f"unix:{self.broker_socket}",
+            "DAYPASS_BROKER_ADMIN": f"127.0.0.1:{self.admin_port}",
+            "DAYPASS_BROKER_KEYS_DIR": str(self.folder / "keys"),
+            "DAYPASS_PUBLIC_URL": self.proxy_url,
+            "DAYPASS_MIN_TOKEN_TTL": "2",
+            **self.broker_settings,
+        }
+
+    @property
+    def proxy_environment(self) -> dict[str, str]:
+        """All settings of the proxy."""
+        return self.common | {
+            "DAYPASS_PROXY_LISTEN": f"127.0.0.1:{self.proxy_port},unix:{self.proxy_socket}",
+            "DAYPASS_BROKER_URL": f"unix:{self.broker_socket}",
+            "DAYPASS_ANTHROPIC_URL": self.upstream_url,
+            "DAYPASS_ANTHROPIC_KEYS": self.keys,
+            **self.proxy_settings,
+        }
+
+    def __enter__(self) -> "Stack":
+        try:
+            self.broker_command("migrate")
+            self.admin_credential = self.new_credential("admin")
+            (self.folder / "policy.yaml").write_text(self.policy)
+            self.broker_command("apply", str(self.folder / "policy.yaml"))
+            self.start_broker()
+            self.start_proxy()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def broker_command(self, *words: str) -> str:
+        """Run one command of the broker and return what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "daypass_broker", *words],
+            env=self.broker_environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def new_credential(self, role: str, *more: str) -> str:
+        """Make a credential and return its text."""
+        out = self.broker_command("credential", "create", "--role", role, *more, "--json")
+        return cast(str, json.loads(out)["credential"])
+
+    def start_broker(self) -> None:
+        """Start the broker and wait until it is ready."""
+        self._spawn("broker", ["-m", "daypass_broker", "serve"], self.broker_environment)
+        self._await_ready("broker", self.admin_url)
+
+    def start_proxy(self) -> None:
+        """Start the proxy and wait until it is ready."""
+        self._spawn("proxy", ["-m", "daypass_proxy", "serve"], self.proxy_environment)
+        self._await_ready("proxy", self.proxy_url)
+
+    def log(self, name: str) -> str:
+        """What one process has logged so far."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def _spawn(self, name: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, *arguments], env=environment, stdout=log, stderr=log
+            )
+
+    def _await_ready(self, name: str, url: str) -> None:
+        def ready() -> bool:
+            assert self.processes[name].poll() is None, f"{name} ended: {self.log(name)[-3000:]}"
+            try:
+                return call(url, "GET", "/readyz", timeout=2).status == 200
+            except OSError:
+                return False
+
+        eventually(ready, timeout=30)
+
+    def stop_process(self, name: str, with_signal: int = signal.SIGTERM) -> int:
+        """End one process and return its exit status."""
+        process = self.processes.pop(name)
+        process.send_signal(with_signal)
+        try:
+            return process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+            raise
+
+    def stop(self) -> None:
+        """End every process."""
+        for name in reversed(list(self.processes)):
+            self.stop_process(name)
+
+    def admin(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        credential: str | None = None,
+        **extra: str,
+    ) -> Answer:
+        """One request to the broker's admin listener, by default as admin."""
+        headers = {"authorization": f"Bearer {credential or self.admin_credential}"}
+        headers |= {name.replace("_", "-"): value for name, value in extra.items()}
+        data = None if body is None else json.dumps(body).encode()
+        if data is not None:
+            headers["content-type"] = "application/json"
+        return call(self.admin_url, method, path, data, headers)
+
+    def sandbox(self, tenant: str = "acme", **fields: object) -> dict[str, Any]:
+        """Register a sandbox."""
+        answer = self.admin("POST", "/v1/sandboxes", {"tenant": tenant, **fields})
+        assert answer.status == 201, answer.body
+        return cast(dict[str, Any], answer.json())
+
+    def exchange(self, sandbox: Mapping[str, Any]) -> Answer:
+        """Ask for an access token at the proxy, as the official SDKs do."""
+        body = {
+            "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+            "assertion": sandbox["launch"]["credential"],
+            "federation_rule_id": sandbox["environment"]["ANTHROPIC_FEDERATION_RULE_ID"],
+            "organization_id": sandbox["environment"]["ANTHROPIC_ORGANIZATION_ID"],
+        }
+        headers = {"content-type": "application/json"}
+        return call(self.proxy_url, "POST", "/v1/oauth/token", json.dumps(body).encode(), headers)
+
+    def access_token(self, sandbox: Mapping[str, Any]) -> str:
+        """An access token of a sandbox."""
+        answer = self.exchange(sandbox)
+        assert answer.status == 200, answer.body
+        return cast(str, answer.json()["access_token"])
+
+    def message(self, token: str, **fields: object) -> Answer:
+        """One `POST /v1/messages` with sane fields unless given."""
+        body = {
+            "model": "claude-sonnet-4-5",
+            "max_tokens": 64,
+            "messages": [{"role": "user", "content": "hi"}],
+        } | fields
+        headers = {
+            "authorization": f"Bearer {token}",
+            "content-type": "application/json",
+            "anthropic-version": "2023-06-01",
+        }
+        return call(self.proxy_url, "POST", "/v1/messages", json.dumps(body).encode(), headers)
+
+    def usage(self, sandbox: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The usage rows of one sandbox, oldest first, as they stand in the database."""
+        query = "SELECT * FROM usage WHERE sandbox = ? ORDER BY started_at, id"
+        return self.rows(query, sandbox["id"])
+
+    def account(self, sandbox: Mapping[str, Any]) -> dict[str, Any]:
+        """The account row of one sandbox."""
+        (row,) = self.rows("SELECT * FROM account WHERE sandbox = ?", sandbox["id"])
+        return row
+
+    def incidents(self, subject: str) -> dict[str, int]:
+        """How often each kind of incident was counted for one subject."""
+        query = "SELECT kind, SUM(count) AS count FROM incident WHERE subject = ? GROUP BY kind"
+        return {row["kind"]: row["count"] for row in self.rows(query, subject)}
+
+    def rows(self, query: str, *values: object) -> list[dict[str, Any]]:
+        """Read from the database without going through the services."""
+        with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(query, values)]
+
+    def settled(self, sandbox: Mapping[str, Any], count: int = 1) -> list[dict[str, Any]]:
+        """The usage rows of one sandbox once there are `count` and all of them are settled."""
+
+        def rows() -> list[dict[str, Any]] | None:
+            found = self.usage(sandbox)
+            done = len(found) == count and all(row["state"] == "settled" for row in found)
+            return found if done else None
+
+        return eventually(rows) or []

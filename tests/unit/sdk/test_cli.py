@@ -1,0 +1,342 @@
+"""The command line: what it asks the broker, what people and programs read, how errors end."""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daypass import _commands, _local
+from daypass.__main__ import build_parser, main
+from tests.unit.sdk.admin_server import SANDBOX, AdminServer
+from tests.unit.sdk.token_server import LAUNCH, TokenServer
+
+SUMS = {"calls": 2, "input_tokens": 50, "output_tokens": 30, "cost_usd": "0.0002"}
+
+
+@pytest.fixture(autouse=True)
+def found(admin: AdminServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The environment points at the admin server."""
+    monkeypatch.setenv("DAYPASS_ADMIN_URL", admin.url)
+    monkeypatch.setenv("DAYPASS_CREDENTIAL", "dpa_1_2")
+    monkeypatch.setenv("DAYPASS_DIR", str(tmp_path / "state"))
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Run a command that succeeds and give what it printed."""
+    assert main(words) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Every command that can be run."""
+    inner = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    if not inner:
+        yield parser
+    for action in inner:
+        for choice in action.choices.values():
+            yield from leaves(choice)
+
+
+def test_every_command_has_help_and_an_act(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--help` works everywhere, and every command leads to a function that exists."""
+    commands = list(leaves(build_parser()))
+    assert len(commands) == 17
+    for parser in commands:
+        words = parser.prog.split()[1:]
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--help"])
+        assert ended.value.code == 0
+        assert "usage: daypass" in capsys.readouterr().out
+        module, _, name = parser.get_default("act").rpartition(":")
+        assert module == "" or callable(
+            getattr({"daypass._local": _local}.get(module, _commands), name)
+        )
+
+
+def test_json_is_everywhere_but_where_another_program_speaks() -> None:
+    """Every command takes `--json`, except the two whose output is not ours."""
+    without = {p.prog for p in leaves(build_parser()) if "--json" not in p._option_string_actions}
+    assert without == {"daypass run", "daypass completion"}
+
+
+def test_a_sandbox_is_created_as_lines_for_a_shell(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`eval` of the output sets the environment, quoted, with the files on this machine."""
+    admin.answers["POST /v1/sandboxes"] = (201, SANDBOX)
+    words = "sandbox create --profile coding --budget 5.00 --label task=42 --label x=a=b"
+    out = run(
+        capsys, *words.split(), "--lifetime", "60", "--token-ttl", "300", "--launch", "reusable"
+    )
+    assert admin.asked[0].json() == {
+        "profile": "coding",
+        "budget_usd": "5.00",
+        "labels": {"task": "42", "x": "a=b"},
+        "lifetime_seconds": 60,
+        "token_ttl_seconds": 300,
+        "launch": "reusable",
+    }
+    script = (
+        f'{out}\nprintf "%s|" "$DAYPASS_SANDBOX" "$ANTHROPIC_ORGANIZATION_ID" "$ANTHROPIC_API_KEY"'
+    )
+    script += ' "$(cat "$ANTHROPIC_IDENTITY_TOKEN_FILE")"'
+    shown = subprocess.run(
+        ["sh", "-c", script], env={"ANTHROPIC_API_KEY": "x"}, capture_output=True, text=True
+    )
+    assert shown.stdout == "sbx_a|ac me||launch-jwt|"
+    assert "launch-jwt" not in out
+
+
+def test_a_sandbox_is_created_as_json(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`--json` is the broker's answer as it is, and writes no file."""
+    admin.answers["POST /v1/sandboxes"] = (201, SANDBOX)
+    assert json.loads(run(capsys, "sandbox", "create", "--json")) == SANDBOX
+    admin.answers["POST /v1/sandboxes"] = (201, {"sandboxes": [SANDBOX]})
+    many = json.loads(run(capsys, "sandbox", "create", "--json", "--count", "1"))
+    assert many == {"sandboxes": [SANDBOX]}
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_single_use_sandbox_says_how_to_start(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stock clients would use such a credential twice, so the output names `daypass run`."""
+    row = {**SANDBOX, "launch": {**SANDBOX["launch"], "mode": "single_use"}}
+    admin.answers["POST /v1/sandboxes"] = (201, row)
+    assert "daypass run -- COMMAND" in run(capsys, "sandbox", "create", "--launch", "single_use")
+
+
+def test_ending_a_sandbox_removes_its_files(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The credential of an ended sandbox does not stay on the disk."""
+    admin.answers["POST /v1/sandboxes"] = (201, SANDBOX)
+    run(capsys, "sandbox", "create")
+    folder = tmp_path / "state" / "sandboxes" / "sbx_a"
+    assert folder.exists()
+    assert run(capsys, "sandbox", "end", "sbx_a", "sbx_b") == "ended sbx_a\nended sbx_b\n"
+    assert not folder.exists()
+
+
+def test_a_restored_sandbox_gets_its_new_credential(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Restoring hands out like creating, into the same place."""
+    admin.answers["POST /v1/sandboxes/sbx_a/restore"] = (200, SANDBOX)
+    assert "export DAYPASS_SANDBOX=sbx_a" in run(capsys, "sandbox", "restore", "sbx_a")
+    assert (tmp_path / "state" / "sandboxes" / "sbx_a" / "launch.jwt").exists()
+
+
+def test_tables_are_for_people(admin: AdminServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lists have headings and aligned columns, and say what to do when they are empty."""
+    assert run(capsys, "sandbox", "list") == "no sandboxes; `daypass sandbox create` makes one\n"
+    row = {
+        "id": "sbx_a",
+        "tenant": "acme",
+        "spent_usd": "0.1",
+        "budget_usd": "10",
+        "labels": {"a": "b"},
+    }
+    admin.answers["GET /v1/sandboxes"] = (200, {"sandboxes": [row, {"id": "sbx_bcd"}]})
+    assert run(capsys, "sandbox", "list", "--state", "active").splitlines() == [
+        "SANDBOX  TENANT  PROFILE  STATE  SPENT  BUDGET  DEADLINE  LABELS",
+        "sbx_a    acme          -      -    0.1      10         -  a=b",
+        "sbx_bcd  -             -      -      -       -         -  -",
+    ]
+    assert admin.calls[-1] == "GET /v1/sandboxes?state=active&limit=100"
+
+
+def test_a_terminal_does_not_obey_what_others_wrote(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Control characters in labels and reasons are shown, not sent."""
+    events = [{"at": "t", "tag": "x", "detail": {"reason": "\x1b[2J\x07\r\nowned", "n": None}}]
+    admin.answers["GET /v1/audit"] = (200, {"events": events})
+    out = run(capsys, "audit", "--tag", "x")
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    assert out.count("\n") == 2
+    assert "n=-" in out
+
+
+def test_usage_is_summed_or_listed(admin: AdminServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Grouped by what was asked, or call by call, with the total below."""
+    rows = [{"model": "m", **SUMS}]
+    admin.answers["GET /v1/usage"] = (200, {"rows": rows, "totals": SUMS})
+    out = run(capsys, "usage", "--group-by", "model", "--since", "2026-11-01")
+    assert out.splitlines()[0].split() == [
+        "MODEL",
+        "CALLS",
+        "INPUT",
+        "OUTPUT",
+        "CACHE",
+        "READ",
+        "COST",
+        "USD",
+    ]
+    assert out.splitlines()[-1] == "2 calls, USD 0.0002 in all"
+    assert admin.calls[-1] == "GET /v1/usage?since=2026-11-01&group_by=model"
+    assert run(capsys, "usage").splitlines()[0].startswith("STARTED")
+    assert json.loads(run(capsys, "usage", "--json"))["totals"] == SUMS
+
+
+@pytest.mark.parametrize(
+    ("words", "body"),
+    [
+        (
+            "--sandbox sbx_a --reason stolen",
+            {"scope": "sandbox", "ident": "sbx_a", "reason": "stolen"},
+        ),
+        ("--tenant acme --before now", {"scope": "tenant", "ident": "acme", "not_before": "now"}),
+        ("--all --before 1795975649", {"scope": "global", "not_before": 1795975649}),
+        ("--jti tok_a", {"scope": "jti", "ident": "tok_a"}),
+    ],
+)
+def test_one_thing_is_revoked(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str], words: str, body: dict[str, object]
+) -> None:
+    """Each scope has its flag, and everything at once has one too."""
+    assert run(capsys, "revoke", *words.split()).startswith(f"revoked {body['scope']}")
+    assert admin.asked[0].json() == body
+
+
+@pytest.mark.parametrize("words", ["", "--all --sandbox a", "--sandbox a --tenant b"])
+def test_revoking_nothing_or_two_things_is_refused(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    """Nobody is revoked by accident."""
+    assert main(["revoke", *words.split()]) == 2
+    assert capsys.readouterr().err.startswith("daypass: say exactly one thing to revoke; ")
+    assert admin.asked == []
+
+
+def test_a_policy_is_applied(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What changed is listed; a dry run says that it was one; a missing file is said plainly."""
+    (tmp_path / "p.yaml").write_text("tenants: {}\n")
+    admin.answers["PUT /v1/policy"] = (200, {"created": ["tenants.a"], "updated": ["profiles.b"]})
+    out = run(capsys, "apply", "-f", str(tmp_path / "p.yaml"))
+    assert out == "created tenants.a\nupdated profiles.b\n"
+    admin.answers["PUT /v1/policy"] = (200, {})
+    out = run(capsys, "apply", "--file", str(tmp_path / "p.yaml"), "--dry-run")
+    assert out == "nothing to change\ndry run: nothing was written\n"
+    assert main(["apply", "-f", str(tmp_path / "none")]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_credentials_are_shown_once(admin: AdminServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """A new credential is the only thing on standard output, so that it can be piped."""
+    admin.answers["POST /v1/credentials"] = (201, {"id": "crd_a", "credential": "dpo_a_b"})
+    assert main(["credential", "create", "--role", "orchestrator", "--orchestrator", "ci"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "dpo_a_b\n"
+    assert "shown once" in shown.err
+    admin.answers["GET /v1/credentials"] = (
+        200,
+        {"credentials": [{"id": "crd_a", "role": "admin"}]},
+    )
+    assert "crd_a" in run(capsys, "credential", "list")
+    assert run(capsys, "credential", "revoke", "crd_a") == "revoked crd_a\n"
+
+
+def test_a_token_is_all_that_is_printed(
+    server: TokenServer,
+    launch_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A key helper prints a live token or nothing at all, with exit code 1."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+    words = ("token", "--launch", str(launch_file))
+    assert run(capsys, *words) == "token-1\n"
+    assert json.loads(run(capsys, *words, "--json"))["access_token"] == "token-1"
+    server.revoked = True
+    assert main(words) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("daypass: sandbox revoked; an administrator")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ("", 2, "the following arguments are required: COMMAND; see `daypass --help`"),
+        ("bogus", 2, "invalid choice: 'bogus'"),
+        ("sandbox", 2, "see `daypass sandbox --help`"),
+        ("sandbox create --count x", 2, "invalid int value: 'x'"),
+        ("sandbox create --label x", 2, "write --label NAME=VALUE"),
+        ("sandbox show a", 1, "no such sandbox"),
+        ("run", 2, "no command given; write: daypass run -- COMMAND"),
+        ("run -- true", 2, "no proxy address; set ANTHROPIC_BASE_URL"),
+        ("forward", 2, "pass --socket or set DAYPASS_PROXY_SOCKET"),
+        ("forward --socket /x --listen 0.0.0.0:1", 2, "is not a loopback address"),
+        ("usage --admin-url http://127.0.0.1:1", 1, "nothing listens at http://127.0.0.1:1"),
+        ("usage --admin-url http://far.example", 2, "in the clear"),
+        ("usage --credential-file /nowhere", 2, "cannot read the credential file /nowhere"),
+    ],
+)
+def test_errors_are_one_line(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str], words: str, code: int, text: str
+) -> None:
+    """Whatever goes wrong: `daypass: …` on standard error, what to do, and no traceback."""
+    admin.answers["GET /v1/sandboxes/a"] = (404, {"title": "no such sandbox"})
+    assert main(shlex.split(words)) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("daypass: ")
+    assert text in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted command ends as the shell expects, silently."""
+
+    def interrupt(_: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_commands, "usage", interrupt)
+    assert main(["usage"]) == 130
+
+
+def test_an_unwritable_place_is_said_plainly(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """An error of the operating system names the file."""
+    admin.answers["POST /v1/sandboxes"] = (201, SANDBOX)
+    (tmp_path / "file").touch()
+    assert main(["sandbox", "create", "--write", str(tmp_path / "file" / "x")]) == 1
+    assert str(tmp_path / "file") in capsys.readouterr().err
+
+
+def test_it_runs_as_a_program() -> None:
+    """The installed command and `python -m daypass` are the same, and say their version."""
+    script = Path(sys.executable).with_name("daypass")
+    for command in ([str(script)], [sys.executable, "-m", "daypass"]):
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("daypass 0.")
+    done = subprocess.run(
+        f"{shlex.quote(str(script))} completion bash | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+def test_the_launch_credential_of_a_token_may_be_piped_in(
+    server: TokenServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--launch -` reads standard input."""
+    import io
+
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{LAUNCH}\n"))
+    assert run(capsys, "token", "--launch", "-", "--base-url", server.url) == "token-1\n"
