@@ -64,7 +64,7 @@ class Settings:
 
     @property
     def database_path(self) -> Path:
-        """The SQLite file, or an empty path when the database is another one."""
+        """The SQLite file."""
         prefix = "sqlite:///"
         return Path(self.database_url.removeprefix(prefix).partition("?")[0])
 
@@ -174,9 +174,9 @@ def _broker_url(value: str) -> str:
 
 
 def _database_url(value: str) -> str:
-    # psycopg URLs carry passwords, so the message must not repeat any of it.
-    if not value.startswith(("sqlite:////", "postgresql+psycopg://")):
-        raise ValueError("must be sqlite:////absolute/path or postgresql+psycopg://…")
+    # Database URLs may carry passwords, so the message must not repeat any of it.
+    if not value.startswith("sqlite:////"):
+        raise ValueError("must be sqlite:////absolute/path; the proxy's ledger keeps SQLite so far")
     return value
 
 

@@ -7,6 +7,7 @@ and prints one JSON line a call.
 import json
 import sys
 import time
+from typing import Any
 
 import anthropic
 
@@ -14,9 +15,10 @@ import anthropic
 def main(seconds: float, pause: float, model: str) -> None:
     """Call and report until the time is over."""
     client = anthropic.Anthropic()
-    messages = [{"role": "user", "content": "Say hi."}]
+    messages: Any = [{"role": "user", "content": "Say hi."}]
     end = time.monotonic() + seconds
     turn = 0
+    answer: Any
     while turn < 2 or time.monotonic() < end:
         try:
             if turn % 2:
@@ -26,7 +28,7 @@ def main(seconds: float, pause: float, model: str) -> None:
                     answer = stream.get_final_message()
             else:
                 answer = client.messages.create(model=model, max_tokens=16, messages=messages)
-            report = {
+            report: dict[str, Any] = {
                 "ok": True,
                 "stop_reason": answer.stop_reason,
                 "output_tokens": answer.usage.output_tokens,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.servers.client import RawStream
 from tests.servers.stack import Stack
-from tests.servers.stub import Close, Reset, Send, Stall, StubUpstream, Wait, chunk
+from tests.servers.stub import Close, Reset, Send, Stall, Step, StubUpstream, Wait, chunk
 from tests.servers.wire import (
     MESSAGE_STOP,
     event,
@@ -44,7 +44,7 @@ def open_stream(stack: Stack, sandbox: dict[str, object], **fields: object) -> R
     return RawStream.post(stack.proxy_url, stack.access_token(sandbox), BODY | fields)
 
 
-BREAKS = {
+BREAKS: dict[str, list[Step]] = {
     "reset": [Reset()],
     "clean end without message_stop": [Send(END)],
     "closed inside a chunk": [Send(b"ff\r\nevent: content_block"), Close()],

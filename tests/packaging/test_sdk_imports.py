@@ -94,8 +94,8 @@ def test_the_public_names_are_complete_and_sorted() -> None:
     errors = {name for name, kind in vars(_errors).items() if isinstance(kind, type)}
     assert errors <= set(daypass.__all__)
     assert set(daypass.__all__) <= set(dir(daypass))
-    with pytest.raises(AttributeError, match="no attribute 'mint'"):
-        daypass.mint  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        daypass.nothing  # noqa: B018
 
 
 def test_every_error_draws_its_place_in_the_tree() -> None:

@@ -43,7 +43,10 @@ class Asked:
 
 @dataclass
 class AdminServer:
-    """`answers` maps "METHOD /path", without the query, to (status, body); else 200 and {}."""
+    """`answers` maps "METHOD /path", without the query, to (status, body); else 200 and {}.
+
+    A list of bodies is answered one by one; the body "lose" drops the connection.
+    """
 
     url: str = ""
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
@@ -67,8 +70,10 @@ def admin_server() -> Iterator[AdminServer]:
             state.asked.append(Asked(self.command, self.path, headers, body))
             path = self.path.partition("?")[0]
             status, found = state.answers.get(f"{self.command} {path}", (200, {}))
-            if isinstance(found, list):  # one answer after the other
+            if isinstance(found, list):
                 found = found.pop(0)
+            if found == "lose":
+                return
             data = json.dumps(found).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(data)))

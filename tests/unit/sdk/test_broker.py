@@ -47,6 +47,14 @@ def test_many_are_made_in_one_call(admin: AdminServer, broker: Broker) -> None:
     assert admin.asked[0].headers["idempotency-key"] == "k"
 
 
+def test_a_lost_answer_is_asked_for_again(admin: AdminServer, broker: Broker) -> None:
+    """The key is the same both times, so no second sandbox is left behind."""
+    admin.answers["POST /v1/sandboxes"] = (201, ["lose", SANDBOX])
+    assert broker.create().id == "sbx_a"
+    first, second = (one.headers["idempotency-key"] for one in admin.asked)
+    assert first == second
+
+
 def test_lists_are_read_page_by_page(admin: AdminServer, broker: Broker) -> None:
     """Pages are asked for as they are needed, up to the limit."""
     pages = [

@@ -6,11 +6,12 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from daypass import _commands, _local
+from daypass import _commands
 from daypass.__main__ import build_parser, main
 from tests.unit.sdk.admin_server import SANDBOX, AdminServer
 from tests.unit.sdk.token_server import LAUNCH, TokenServer
@@ -53,9 +54,7 @@ def test_every_command_has_help_and_an_act(capsys: pytest.CaptureFixture[str]) -
         assert ended.value.code == 0
         assert "usage: daypass" in capsys.readouterr().out
         module, _, name = parser.get_default("act").rpartition(":")
-        assert module == "" or callable(
-            getattr({"daypass._local": _local}.get(module, _commands), name)
-        )
+        assert not module or callable(getattr(import_module(module), name))
 
 
 def test_json_is_everywhere_but_where_another_program_speaks() -> None:
@@ -104,6 +103,18 @@ def test_a_sandbox_is_created_as_json(
     assert not (tmp_path / "state").exists()
 
 
+def test_several_sandboxes_are_scripts_to_source(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One shell can be one sandbox only, so each gets a script of its own."""
+    both = [{**SANDBOX, "id": name} for name in ("sbx_a", "sbx_b")]
+    admin.answers["POST /v1/sandboxes"] = (201, {"sandboxes": both})
+    lines = run(capsys, "sandbox", "create", "--count", "2").splitlines()
+    folder = tmp_path / "state" / "sandboxes"
+    assert lines == [f". {folder}/{name}/environment.sh" for name in ("sbx_a", "sbx_b")]
+    assert "export DAYPASS_SANDBOX=sbx_b" in (folder / "sbx_b" / "environment.sh").read_text()
+
+
 def test_a_single_use_sandbox_says_how_to_start(
     admin: AdminServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +132,9 @@ def test_ending_a_sandbox_removes_its_files(
     run(capsys, "sandbox", "create")
     folder = tmp_path / "state" / "sandboxes" / "sbx_a"
     assert folder.exists()
+    for name in ("..", "sbx_a/..", "."):
+        run(capsys, "sandbox", "end", name)
+        assert folder.exists()
     assert run(capsys, "sandbox", "end", "sbx_a", "sbx_b") == "ended sbx_a\nended sbx_b\n"
     assert not folder.exists()
 
@@ -183,7 +197,10 @@ def test_usage_is_summed_or_listed(admin: AdminServer, capsys: pytest.CaptureFix
     ]
     assert out.splitlines()[-1] == "2 calls, USD 0.0002 in all"
     assert admin.calls[-1] == "GET /v1/usage?since=2026-11-01&group_by=model"
-    assert run(capsys, "usage").splitlines()[0].startswith("STARTED")
+    admin.answers["GET /v1/usage"] = (200, {"rows": rows, "totals": SUMS, "next": "req_a"})
+    lines = run(capsys, "usage").splitlines()
+    assert lines[0].startswith("STARTED")
+    assert lines[-1] == "2 calls, USD 0.0002 in all; the newest 1 are shown"
     assert json.loads(run(capsys, "usage", "--json"))["totals"] == SUMS
 
 

@@ -5,6 +5,7 @@ the integration tests.
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -20,6 +21,7 @@ from daypass import _process as process
 from daypass import up as up_module
 from daypass._http import Origin
 from daypass._process import Service, end, tail
+from daypass._progress import Progress
 from daypass._state import State, UpOptions, make_plan
 from tests.support import eventually
 
@@ -124,6 +126,24 @@ def test_a_taken_port_is_said_plainly(tmp_path: Path) -> None:
         wanted = UpOptions(directory=tmp_path, port=0, admin_port=port)
         with pytest.raises(SettingsError, match=rf"127\.0\.0\.1:{port}: .* with --admin-port"):
             make_plan(wanted, State(tmp_path), ENV)
+
+
+def test_the_policy_is_read_before_anything_starts(tmp_path: Path) -> None:
+    """A wrong path is said at once; the file goes to the broker as it is."""
+    with pytest.raises(SettingsError, match="cannot read the policy"):
+        plan(tmp_path, policy=tmp_path / "none")
+    (tmp_path / "p.yaml").write_bytes(b"tenants: {}\n")
+    assert plan(tmp_path, policy=tmp_path / "p.yaml").policy == b"tenants: {}\n"
+
+
+def test_progress_is_one_line_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a log, a step is what was done and how long it took; a failed one leaves no line."""
+    progress = Progress()
+    with progress.step("broker") as tick:
+        tick()
+    with pytest.raises(ZeroDivisionError), progress.step("proxy"):
+        raise ZeroDivisionError
+    assert re.fullmatch(r"daypass: broker \(\d\.\d s\)\n", capsys.readouterr().err)
 
 
 def test_a_state_directory_has_one_owner(tmp_path: Path) -> None:
