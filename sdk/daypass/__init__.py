@@ -1,0 +1,69 @@
+"""daypass: agents get a day pass, never the key.
+
+What an agent image installs. Nothing beyond the standard library is imported, and the access
+token is opaque here: nothing in this package reads inside it.
+
+    from daypass.anthropic import client          # an official client that renews by itself
+    from daypass import TokenProvider             # the token alone, for any other client
+    from daypass import Broker                    # for orchestrators: create, end, revoke
+
+Public names are loaded on first use, so `import daypass` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # type checkers take it for True; importing typing costs 15 ms
+if TYPE_CHECKING:
+    from daypass._errors import (
+        DaypassError,
+        NotInstalled,
+        Refused,
+        Revoked,
+        ServiceFailed,
+        SettingsError,
+        Unavailable,
+        Unreachable,
+    )
+    from daypass._token import AccessToken, TokenProvider
+    from daypass.broker import Broker, Sandbox
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AccessToken",
+    "Broker",
+    "DaypassError",
+    "NotInstalled",
+    "Refused",
+    "Revoked",
+    "Sandbox",
+    "ServiceFailed",
+    "SettingsError",
+    "TokenProvider",
+    "Unavailable",
+    "Unreachable",
+    "__version__",
+]
+
+_HOME = {
+    "AccessToken": "daypass._token",
+    "TokenProvider": "daypass._token",
+    "Broker": "daypass.broker",
+    "Sandbox": "daypass.broker",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from the module that defines it (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module 'daypass' has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(_HOME.get(name, "daypass._errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,205 @@
+"""The `daypass` command: what can be asked, and how errors end.
+
+Every error is one line on standard error that says what to do: exit code 1 when something was
+refused or failed, 2 when the question was wrong, 130 after Ctrl-C. Modules are imported when
+their command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from daypass import __version__
+from daypass._errors import DaypassError, SettingsError
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ours."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError(message, hint=f"see `{self.prog} --help`")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit code."""
+    parser = build_parser()
+    try:
+        options = parser.parse_args(arguments)
+        if options.act == "completion":
+            from daypass._completion import script
+
+            print(script(options.shell, parser), end="")
+            return 0
+        module, name = options.act.split(":")
+        act: Callable[[argparse.Namespace], int] = getattr(import_module(module), name)
+        return act(options)
+    except DaypassError as error:
+        return _complain(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone; do not complain about that at exit either
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{where}{error.strerror or error}; check path and permissions", 1)
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"daypass: {text}", file=sys.stderr)
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line; also what completion and documentation are made from."""
+    parser = _Parser(prog="daypass", description="Agents get a day pass, never the key.")
+    parser.add_argument("--version", action="version", version=f"daypass {__version__}")
+    parser.set_defaults(act=None)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _local(commands)
+    _sandbox(commands)
+    _admin(commands)
+    return parser
+
+
+_Commands = argparse._SubParsersAction  # argparse has no public name for it
+
+
+def _command(commands: _Commands[_Parser], name: str, act: str, words: str) -> _Parser:
+    parser = commands.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
+    parser.set_defaults(act=act)
+    return parser
+
+
+def _plain(commands: _Commands[_Parser], name: str, words: str) -> _Parser:
+    """A command that runs here, in `_local`."""
+    parser = _command(commands, name, f"daypass._local:{name}", words)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _asking(commands: _Commands[_Parser], name: str, act: str, words: str) -> _Parser:
+    """A command that asks the broker, in `_commands` or `_sandboxes`."""
+    parser = _command(commands, name, f"daypass.{act}", words)
+    parser.add_argument("--json", action="store_true", help="print the broker's answer as JSON")
+    where = parser.add_argument_group("where the broker is (default: what `daypass up` left)")
+    where.add_argument("--admin-url", metavar="URL", help="or DAYPASS_ADMIN_URL")
+    where.add_argument("--credential-file", metavar="FILE", help="or DAYPASS_CREDENTIAL_FILE")
+    where.add_argument("--ca-file", metavar="FILE", help="certificate authority of the broker")
+    where.add_argument("--dir", metavar="STATE", help="or DAYPASS_DIR; default ~/.daypass")
+    return parser
+
+
+def _local(commands: _Commands[_Parser]) -> None:
+    up = _plain(commands, "up", "run broker and proxy on this machine until interrupted")
+    up.add_argument("--dir", metavar="STATE", help="state directory, default ~/.daypass")
+    up.add_argument("--port", type=int, default=8700, help="of the proxy, default 8700; 0 any")
+    up.add_argument("--admin-port", type=int, default=8701, help="default 8701; 0 any")
+    up.add_argument("--tls", action="store_true", help="serve https with a CA of our own")
+    up.add_argument(
+        "--anthropic-key",
+        action="append",
+        metavar="[TENANT=]REF",
+        help="env://NAME, file:///PATH or vault://MOUNT/PATH#FIELD; repeatable,"
+        " default env://ANTHROPIC_API_KEY for tenant default",
+    )
+    up.add_argument("--shared-key", action="store_true", help="one key for every tenant")
+    up.add_argument("--anthropic-url", metavar="URL", help="default https://api.anthropic.com")
+    up.add_argument("--policy", metavar="FILE", help="policy to apply at the start")
+    up.add_argument("--prices", metavar="FILE", help="prices to add to our own")
+    up.add_argument("--vault-addr", metavar="URL", help="of OpenBao or Vault")
+    up.add_argument("--vault-token-file", metavar="FILE", help="its token")
+
+    run = _command(commands, "run", "daypass._local:run", "run a command that holds a day pass")
+    run.usage = "daypass run [options] -- COMMAND [ARGUMENT ...]"
+    run.add_argument("--launch", metavar="FILE", help="launch credential, - for standard input")
+    run.add_argument("--token-file", metavar="FILE", help="keep the current token in this file")
+    run.add_argument("--socket", metavar="PATH", help="the proxy's Unix socket, to forward to")
+    run.add_argument("--listen", metavar="HOST:PORT", help="where, default 127.0.0.1:8788")
+    run.add_argument("command", nargs=argparse.REMAINDER, help="what to run")
+
+    token = _plain(commands, "token", "print a good access token")
+    token.add_argument("--launch", metavar="FILE", help="launch credential, - for standard input")
+    token.add_argument("--base-url", metavar="URL", help="of the proxy, or ANTHROPIC_BASE_URL")
+
+    forward = _plain(commands, "forward", "forward a loopback port to the proxy's Unix socket")
+    forward.add_argument("--listen", metavar="HOST:PORT", help="default 127.0.0.1:8788")
+    forward.add_argument("--socket", metavar="PATH", help="or DAYPASS_PROXY_SOCKET")
+
+    completion = _command(commands, "completion", "completion", "print shell completion")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def _sandbox(commands: _Commands[_Parser]) -> None:
+    sandbox = commands.add_parser("sandbox", help="register, list and end sandboxes")
+    actions = sandbox.add_subparsers(metavar="ACTION", required=True)
+    create = _asking(
+        actions, "create", "_sandboxes:create", "register a sandbox and print its environment"
+    )
+    create.add_argument("--tenant", metavar="NAME")
+    create.add_argument("--profile", metavar="NAME")
+    create.add_argument("--budget", metavar="USD", help="at most what the profile allows")
+    create.add_argument("--lifetime", type=int, metavar="SECONDS")
+    create.add_argument("--token-ttl", type=int, metavar="SECONDS")
+    create.add_argument("--launch", choices=("reusable", "single_use"))
+    create.add_argument("--connect", choices=("direct", "socket"))
+    create.add_argument("--label", action="append", default=[], metavar="NAME=VALUE")
+    create.add_argument("--count", type=int, metavar="N", help="register this many at once")
+    create.add_argument("--idempotency-key", metavar="KEY", help="the same key, the same answer")
+    create.add_argument("--write", metavar="DIR", help="where the files go, default in STATE")
+
+    listing = _asking(actions, "list", "_sandboxes:show_all", "list sandboxes, newest first")
+    listing.add_argument("--tenant", metavar="NAME")
+    listing.add_argument("--state", choices=("active", "expired", "ended", "revoked"))
+    listing.add_argument("--limit", type=int, default=100, metavar="N")
+
+    show = _asking(actions, "show", "_sandboxes:show", "show one sandbox and what it has left")
+    show.add_argument("id", metavar="SANDBOX")
+    end = _asking(actions, "end", "_sandboxes:end", "end sandboxes; their tokens die at once")
+    end.add_argument("id", metavar="SANDBOX", nargs="+")
+    restore = _asking(actions, "restore", "_sandboxes:restore", "lift the revocation of a sandbox")
+    restore.add_argument("id", metavar="SANDBOX")
+
+
+def _admin(commands: _Commands[_Parser]) -> None:
+    apply = _asking(commands, "apply", "_commands:apply", "put a policy in force")
+    apply.add_argument("-f", "--file", required=True, help="YAML or JSON, - for standard input")
+    apply.add_argument("--dry-run", action="store_true", help="say what would change, no more")
+
+    revoke = _asking(commands, "revoke", "_commands:revoke", "revoke access; running calls are cut")
+    for scope in ("sandbox", "tenant", "grant", "kid", "jti"):
+        revoke.add_argument(f"--{scope}", metavar="ID")
+    revoke.add_argument("--all", dest="everything", action="store_true", help="everybody's")
+    revoke.add_argument("--before", metavar="TIME", help="only what was issued up to then")
+    revoke.add_argument("--reason", metavar="TEXT", help="for the audit trail")
+
+    usage = _asking(commands, "usage", "_commands:usage", "show calls and what they cost")
+    for name in ("tenant", "sandbox", "model"):
+        usage.add_argument(f"--{name}", metavar="NAME")
+    usage.add_argument("--since", metavar="TIME", help="RFC 3339 or epoch seconds")
+    usage.add_argument("--until", metavar="TIME")
+    usage.add_argument("--group-by", choices=("tenant", "sandbox", "model", "day"))
+
+    audit = _asking(commands, "audit", "_commands:audit", "show the audit trail")
+    for name in ("sandbox", "tenant", "tag"):
+        audit.add_argument(f"--{name}", metavar="NAME")
+    audit.add_argument("--limit", type=int, default=50, metavar="N")
+
+    credential = commands.add_parser("credential", help="credentials of admins, orchestrators")
+    actions = credential.add_subparsers(metavar="ACTION", required=True)
+    create = _asking(
+        actions, "create", "_commands:credential_create", "make a credential and show it once"
+    )
+    create.add_argument("--role", required=True, choices=("admin", "orchestrator"))
+    create.add_argument("--orchestrator", metavar="NAME", help="which, for role orchestrator")
+    _asking(actions, "list", "_commands:credential_list", "list credentials")
+    end = _asking(actions, "revoke", "_commands:credential_revoke", "end a credential at once")
+    end.add_argument("id", metavar="CREDENTIAL")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,171 @@
+"""The commands that talk to the broker, one function each: ask, then print.
+
+Those about sandboxes are in `_sandboxes`. A function gets the parsed options and gives an exit
+code. What is printed is for people, or with `--json` the broker's answer as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from daypass import _settings as settings
+from daypass._errors import SettingsError
+from daypass._render import Column, note, show_json, table
+
+if TYPE_CHECKING:
+    from daypass.broker import Broker
+
+_SUMS: tuple[Column, ...] = (
+    ("calls", "CALLS"),
+    ("input_tokens", "INPUT"),
+    ("output_tokens", "OUTPUT"),
+    ("cache_read_input_tokens", "CACHE READ"),
+    ("cost_usd", "COST USD"),
+)
+_CALLS: tuple[Column, ...] = (
+    ("started_at", "STARTED"),
+    ("sandbox", "SANDBOX"),
+    ("model", "MODEL"),
+    ("input_tokens", "INPUT"),
+    ("output_tokens", "OUTPUT"),
+    ("cost_usd", "COST USD"),
+    ("outcome", "OUTCOME"),
+)
+_EVENTS: tuple[Column, ...] = (
+    ("at", "AT"),
+    ("tag", "EVENT"),
+    ("actor", "BY"),
+    ("sandbox", "SANDBOX"),
+    ("detail", "DETAIL"),
+)
+_CREDENTIALS: tuple[Column, ...] = (
+    ("id", "CREDENTIAL"),
+    ("role", "ROLE"),
+    ("orchestrator", "ORCHESTRATOR"),
+    ("created_at", "CREATED"),
+    ("revoked_at", "REVOKED"),
+)
+
+
+def broker(options: Namespace) -> Broker:
+    """The broker that the options, the environment or `daypass up` point at."""
+    from daypass.broker import Broker
+
+    found = settings.admin_settings(
+        url=options.admin_url,
+        credential_file=options.credential_file,
+        ca_file=options.ca_file,
+        directory=options.dir,
+    )
+    return Broker(found.url, found.credential, ca_file=found.ca_file)
+
+
+def apply(options: Namespace) -> int:
+    """Put a policy file in force, or say what that would change."""
+    try:
+        text = sys.stdin.buffer.read() if options.file == "-" else Path(options.file).read_bytes()
+    except OSError as error:
+        raise SettingsError(
+            f"cannot read {options.file}: {error.strerror}", hint="check the path"
+        ) from None
+    answer = broker(options).apply(text, dry_run=options.dry_run)
+    if options.json:
+        show_json(answer)
+        return 0
+    for verb in ("created", "updated"):
+        for path in answer.get(verb, []):
+            print(f"{verb} {path}")
+    if not answer.get("created") and not answer.get("updated"):
+        print("nothing to change")
+    if options.dry_run:
+        print("dry run: nothing was written")
+    return 0
+
+
+def revoke(options: Namespace) -> int:
+    """Revoke one thing, or everything."""
+    scopes = ("tenant", "sandbox", "grant", "kid", "jti")
+    named = {scope: getattr(options, scope) for scope in scopes if getattr(options, scope)}
+    if len(named) + options.everything != 1:
+        raise SettingsError(
+            "say exactly one thing to revoke",
+            hint="--sandbox, --tenant, --grant, --kid, --jti or --all",
+        )
+    scope, ident = next(iter(named.items()), ("global", None))
+    before: str | int | None = options.before
+    if isinstance(before, str) and before.isdigit():
+        before = int(before)
+    answer = broker(options).revoke(scope, ident, not_before=before, reason=options.reason)
+    if options.json:
+        show_json(answer)
+    else:
+        print(f"revoked {scope}{f' {ident}' if ident else ''}: running calls are being cut")
+    return 0
+
+
+def usage(options: Namespace) -> int:
+    """Show calls or sums of calls, with their cost."""
+    answer = broker(options).usage(
+        tenant=options.tenant,
+        sandbox=options.sandbox,
+        model=options.model,
+        since=options.since,
+        until=options.until,
+        group_by=options.group_by,
+    )
+    if options.json:
+        show_json(answer)
+        return 0
+    columns = _CALLS
+    if options.group_by:
+        columns = ((options.group_by, options.group_by.upper()), *_SUMS)
+    rows = answer.get("rows", [])
+    print(table(rows, columns, none="no calls"))
+    totals = answer.get("totals") or {}
+    if totals.get("calls"):
+        shown = f"; the newest {len(rows)} are shown" if answer.get("next") else ""
+        print(f"\n{totals['calls']} calls, USD {totals.get('cost_usd', '?')} in all{shown}")
+    return 0
+
+
+def audit(options: Namespace) -> int:
+    """Show the audit trail."""
+    answer = broker(options).audit(
+        limit=options.limit, sandbox=options.sandbox, tenant=options.tenant, tag=options.tag
+    )
+    if options.json:
+        show_json(answer)
+    else:
+        print(table(answer.get("events", []), _EVENTS, none="no events"))
+    return 0
+
+
+def credential_create(options: Namespace) -> int:
+    """Make a credential; it is shown once."""
+    answer = broker(options).create_credential(options.role, options.orchestrator)
+    if options.json:
+        show_json(answer)
+    else:
+        print(answer["credential"])
+        note("shown once: store it now, it cannot be read again")
+    return 0
+
+
+def credential_list(options: Namespace) -> int:
+    """List credentials without their secret part."""
+    answer = broker(options).credentials()
+    if options.json:
+        show_json(answer)
+    else:
+        print(table(answer.get("credentials", []), _CREDENTIALS, none="no credentials"))
+    return 0
+
+
+def credential_revoke(options: Namespace) -> int:
+    """End a credential at once."""
+    answer = broker(options).revoke_credential(options.id)
+    show_json(answer) if options.json else print(f"revoked {options.id}")
+    return 0

@@ -1,0 +1,125 @@
+"""The two services of `daypass up` as child processes: start, wait until ready, end.
+
+A child runs in a session of its own, so Ctrl-C reaches it through us, once; on Linux it is also
+ended by the kernel if we are killed. Its output goes to its log file.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from queue import SimpleQueue
+
+from daypass._errors import DaypassError, ServiceFailed
+from daypass._http import Origin
+
+READY_SECONDS = 30.0
+POLL_SECONDS = 0.05
+# Asked to end, then told to, then made to: together less than the ten seconds we promise.
+ASKED_SECONDS, TOLD_SECONDS = 6.0, 3.0
+LAST_LINES = 15
+
+
+class Service:
+    """One child process, `python -m MODULE serve`."""
+
+    def __init__(
+        self, name: str, module: str, env: Mapping[str, str], log: Path, cwd: Path
+    ) -> None:
+        self.name = name
+        self.log = log
+        with open(log, "ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, "serve"],
+                env=dict(env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=_end_with_parent(),  # no threads run yet
+            )
+
+    def report(self, events: SimpleQueue[object]) -> None:
+        """Put this service into `events` when it ends."""
+
+        def wait() -> None:
+            self.process.wait()
+            events.put(self)
+
+        threading.Thread(target=wait, name=f"wait-{self.name}", daemon=True).start()
+
+    def failed(self, what: str) -> ServiceFailed:
+        """The error for a service that ended or never got ready, with its last log lines."""
+        lines = tail(self.log)
+        return ServiceFailed(
+            f"the {self.name} {what}", hint=f"last lines of {self.log}:\n{lines or '(nothing)'}"
+        )
+
+    def await_ready(self, origin: Origin, tick: Callable[[], None]) -> None:
+        """Wait until `/readyz` answers 200; raises `ServiceFailed`."""
+        give_up = time.monotonic() + READY_SECONDS
+        while True:
+            if self.process.poll() is not None:
+                raise self.failed(f"ended with exit code {self.process.returncode}")
+            try:
+                if origin.call("GET", "/readyz").status == 200:
+                    return
+            except DaypassError:
+                pass
+            if time.monotonic() > give_up:
+                raise self.failed(f"was not ready within {READY_SECONDS:.0f} s")
+            tick()
+            time.sleep(POLL_SECONDS)
+
+
+def end(services: list[Service]) -> None:
+    """End all services, the youngest first asked; nothing is left running."""
+    for service in reversed(services):
+        service.process.terminate()
+    for seconds, more in ((ASKED_SECONDS, "terminate"), (TOLD_SECONDS, "kill")):
+        give_up = time.monotonic() + seconds
+        for service in services:
+            if not _ended(service, give_up):
+                getattr(service.process, more)()
+    for service in services:
+        service.process.wait()
+
+
+def _ended(service: Service, give_up: float) -> bool:
+    try:
+        service.process.wait(max(0.0, give_up - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def tail(path: Path, lines: int = LAST_LINES) -> str:
+    """The last lines of a log file."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 16_384))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """On Linux, what makes the kernel end the child when we are gone (PR_SET_PDEATHSIG)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+    import signal
+
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def arrange() -> None:
+        prctl(1, signal.SIGTERM, 0, 0, 0)
+
+    return arrange
