@@ -9,7 +9,7 @@ stay unknown until they are enforced). Wire names stay at the wire, words in cod
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NewType
+from typing import Literal, NewType, TypedDict
 
 from daypass_core.scope import Scope, ScopeError, parse_scope, scope_to_wire
 
@@ -48,55 +48,46 @@ class ClaimsError(ValueError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """An access token (RFC 9068); times in epoch seconds, grants from the root to the leaf."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxClaims:
+    """What all three kinds of tokens say of their sandbox; times in epoch seconds.
+
+    `key_id` is the `kid` of the header: set by `parse_*`, empty in claims that are to be signed.
+    """
 
     issuer: str
     audience: str
     subject: str
     tenant: str
     sandbox: str
-    grants: tuple[str, ...]
     token_id: str
-    key_id: str
     issued_at: int
-    not_before: int
     expires_at: int
+    key_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims(SandboxClaims):
+    """An access token (RFC 9068); grants from the root to the leaf."""
+
+    grants: tuple[str, ...]
+    not_before: int
     scope: Scope
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchClaims:
-    """A launch credential: what a sandbox is started with; times in epoch seconds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchClaims(SandboxClaims):
+    """A launch credential: what a sandbox is started with."""
 
-    issuer: str
-    audience: str
-    subject: str
-    tenant: str
-    sandbox: str
-    token_id: str
-    issued_at: int
-    expires_at: int
     mode: Literal["reusable", "single_use"]
-    key_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RenewalClaims:
-    """One generation of a renewal lineage; times in epoch seconds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewalClaims(SandboxClaims):
+    """One generation of a renewal lineage."""
 
-    issuer: str
-    audience: str
-    subject: str
-    tenant: str
-    sandbox: str
-    token_id: str
-    issued_at: int
-    expires_at: int
     lineage: str
     generation: int
-    key_id: str = ""
 
 
 def subject(trust_domain: str, tenant: str, sandbox: str) -> str:
@@ -131,78 +122,41 @@ def renewal_payload(claims: RenewalClaims) -> dict[str, object]:
 
 def parse_access(header: Mapping[str, object], payload: SignedClaims) -> Claims:
     """Read a verified access token; raises ClaimsError."""
-    common = _parse_common(payload, _ACCESS)
-    if payload["client_id"] != common.subject:
+    common = _parse_common(header, payload, _ACCESS)
+    if payload["client_id"] != common["subject"]:
         raise ClaimsError("client_id", "must equal sub")
     not_before = _time(payload, "nbf")
-    if not_before >= common.expires_at:
+    if not_before >= common["expires_at"]:
         raise ClaimsError("exp", "must be after nbf")
-    if common.expires_at - common.issued_at > MAX_ACCESS_LIFE:
+    if common["expires_at"] - common["issued_at"] > MAX_ACCESS_LIFE:
         raise ClaimsError("exp", f"must be at most {MAX_ACCESS_LIFE} s after iat")
     try:
         scope = parse_scope(payload["authorization_details"])
     except ScopeError as error:
         raise ClaimsError(error.field, error.reason) from None
-    return Claims(
-        issuer=common.issuer,
-        audience=common.audience,
-        subject=common.subject,
-        tenant=common.tenant,
-        sandbox=common.sandbox,
-        grants=_grants(payload["grants"]),
-        token_id=common.token_id,
-        key_id=str(header["kid"]),
-        issued_at=common.issued_at,
-        not_before=not_before,
-        expires_at=common.expires_at,
-        scope=scope,
-    )
+    return Claims(**common, grants=_grants(payload["grants"]), not_before=not_before, scope=scope)
 
 
 def parse_launch(header: Mapping[str, object], payload: SignedClaims) -> LaunchClaims:
     """Read a verified launch credential; raises ClaimsError."""
-    common = _parse_common(payload, _LAUNCH)
+    common = _parse_common(header, payload, _LAUNCH)
     mode = payload["mode"]
     if mode != "reusable" and mode != "single_use":
         raise ClaimsError("mode", "must be reusable or single_use")
-    return LaunchClaims(
-        issuer=common.issuer,
-        audience=common.audience,
-        subject=common.subject,
-        tenant=common.tenant,
-        sandbox=common.sandbox,
-        token_id=common.token_id,
-        issued_at=common.issued_at,
-        expires_at=common.expires_at,
-        mode="reusable" if mode == "reusable" else "single_use",
-        key_id=str(header["kid"]),
-    )
+    return LaunchClaims(**common, mode="reusable" if mode == "reusable" else "single_use")
 
 
 def parse_renewal(header: Mapping[str, object], payload: SignedClaims) -> RenewalClaims:
     """Read a verified renewal generation; raises ClaimsError."""
-    common = _parse_common(payload, _RENEWAL)
+    common = _parse_common(header, payload, _RENEWAL)
     generation = payload["generation"]
     if type(generation) is not int or not 1 <= generation < _MAX_TIME:
         raise ClaimsError("generation", "must be a positive integer")
-    return RenewalClaims(
-        issuer=common.issuer,
-        audience=common.audience,
-        subject=common.subject,
-        tenant=common.tenant,
-        sandbox=common.sandbox,
-        token_id=common.token_id,
-        issued_at=common.issued_at,
-        expires_at=common.expires_at,
-        lineage=_match(payload, "lineage", _ID),
-        generation=generation,
-        key_id=str(header["kid"]),
-    )
+    return RenewalClaims(**common, lineage=_match(payload, "lineage", _ID), generation=generation)
 
 
-@dataclass(frozen=True, slots=True)
-class _Common:
-    """The claims all three kinds share."""
+class _Common(TypedDict):
+    """The fields of SandboxClaims, read from a payload."""
 
     issuer: str
     audience: str
@@ -212,9 +166,10 @@ class _Common:
     token_id: str
     issued_at: int
     expires_at: int
+    key_id: str
 
 
-def _common_payload(claims: Claims | LaunchClaims | RenewalClaims) -> dict[str, object]:
+def _common_payload(claims: SandboxClaims) -> dict[str, object]:
     return {
         "iss": claims.issuer,
         "aud": claims.audience,
@@ -226,7 +181,9 @@ def _common_payload(claims: Claims | LaunchClaims | RenewalClaims) -> dict[str, 
     }
 
 
-def _parse_common(payload: SignedClaims, expected: frozenset[str]) -> _Common:
+def _parse_common(
+    header: Mapping[str, object], payload: SignedClaims, expected: frozenset[str]
+) -> _Common:
     for claim in payload:
         if claim not in expected:
             raise ClaimsError("(unknown)", "a claim that is not understood refuses the token")
@@ -252,6 +209,7 @@ def _parse_common(payload: SignedClaims, expected: frozenset[str]) -> _Common:
         token_id=_match(payload, "jti", _ID),
         issued_at=issued_at,
         expires_at=expires_at,
+        key_id=str(header["kid"]),
     )
 
 
