@@ -21,7 +21,9 @@ from daypass_core.problem import Code, refuse
 
 LAUNCH_FILE = "/run/daypass/launch.jwt"
 CA_FILE = "/run/daypass/ca.pem"
-PROXY_SOCKET = "/run/daypass/proxy.sock"
+# In a folder of its own: a mounted folder shows the socket of a restarted proxy, a mounted socket
+# stays the old one.
+PROXY_SOCKET = "/run/daypass/proxy/proxy.sock"
 # Stock clients take plain http on loopback only: `daypass run` listens here and uses the socket.
 LOOPBACK_URL = "http://127.0.0.1:8788"
 

@@ -12,7 +12,11 @@ IMAGE_TOKENS = 4_784
 """Most tokens of one image on current models; larger images are scaled down to it."""
 TEMPLATE_TOKENS = 1_000
 """What the provider adds to a request unseen: the instructions for tools, mostly."""
+LONG_CONTEXT_TOKENS = 1_000_000
+"""What the provider takes of a request whose beta flags ask for the long context window."""
+_LONG_CONTEXT_FLAG = b"context-1m-"
 _BYTES_PER_TOKEN = 4
+_FILE_BYTES_PER_TOKEN = 16  # of a document's base64: a dense page is 50 KB and 3,000 tokens
 _BINARY_FROM = 1024  # a shorter "data" string is text like any other
 
 
@@ -22,7 +26,7 @@ def ceiling(call: Call, price: Price) -> int:
     A token is at least one byte. More than the context window is refused by the provider, and a
     document may fill it, whatever its size in bytes.
     """
-    window = price.context_window
+    window = _window(call, price)
     if call.documents:
         tokens = window
     else:
@@ -32,10 +36,23 @@ def ceiling(call: Call, price: Price) -> int:
 
 
 def likely_input(call: Call, price: Price) -> int:
-    """Return the input tokens `call` probably had: text by four bytes each, images by number."""
-    text = len(call.body) - _binary_bytes(call)
-    tokens = -(-text // _BYTES_PER_TOKEN) + call.images * IMAGE_TOKENS
-    return min(tokens, price.context_window)
+    """Return the input tokens `call` probably had.
+
+    Text by four bytes each, images by number, documents by their size: a document that counted
+    nothing could be sent for nothing, by hanging up on each answer.
+    """
+    binary = _binary_bytes(call)
+    tokens = -(-(len(call.body) - binary) // _BYTES_PER_TOKEN) + call.images * IMAGE_TOKENS
+    if call.documents:
+        tokens += binary // _FILE_BYTES_PER_TOKEN
+    return min(tokens, _window(call, price))
+
+
+def _window(call: Call, price: Price) -> int:
+    """Return how many input tokens of `call` the provider would take."""
+    flags = (value for name, value in call.headers if name == b"anthropic-beta")
+    long = any(_LONG_CONTEXT_FLAG in value.lower() for value in flags)
+    return max(price.context_window, LONG_CONTEXT_TOKENS) if long else price.context_window
 
 
 def _binary_bytes(call: Call) -> int:

@@ -69,17 +69,27 @@ class Exchange:
             )
         return found[0] if found else None
 
+    def body_size(self, limit: int) -> int:
+        """Return how many bytes the body can have: what is announced, else `limit`.
+
+        Raises Refusal request_too_large (413) when more than `limit` is announced.
+        """
+        announced = self.header(b"content-length")
+        if announced is None:
+            return limit
+        if int(announced) > limit:
+            raise refuse(
+                Code.REQUEST_TOO_LARGE, f"request body is larger than {limit} bytes; send less"
+            )
+        return int(announced)
+
     async def read_body(self, limit: int) -> bytes:
         """Return the whole body, at most `limit` bytes.
 
         Raises Refusal request_too_large (413), before reading when content-length says so, and
         ClientGone. The deadline is guard's: it answers 408 itself and cuts the connection.
         """
-        announced = self.header(b"content-length")
-        if announced is not None and int(announced) > limit:
-            raise refuse(
-                Code.REQUEST_TOO_LARGE, f"request body is larger than {limit} bytes; send less"
-            )
+        self.body_size(limit)
         pieces: list[bytes] = []
         size = 0
         more = True

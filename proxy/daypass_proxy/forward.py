@@ -54,14 +54,17 @@ async def _serve(exchange: Exchange, endpoint: str, services: Services, record: 
     detail = claims.scope.for_provider(provider.name)
     if detail is None or not detail.allows_endpoint(endpoint):
         raise refuse(Code.INSUFFICIENT_SCOPE)
-    body = await exchange.read_body(settings.max_body_bytes)
-    call = provider.read(exchange, endpoint, body, detail)
-    usage_id, longest = exchange.request_id, settings.call_seconds
-    async with admit(call, claims, usage_id, services, longest=longest) as attempt:
-        record.attempt = attempt
-        with attempt.live.cut_when(exchange.client_gone(), CutReason.CLIENT_GONE):
-            reply = await send(attempt, provider, settings.anthropic_url, services)
-            await relay(reply, attempt, exchange, provider, services.clock)
+    limit = settings.max_body_bytes
+    with services.body_room.enter(claims.sandbox, exchange.body_size(limit)) as took:
+        body = await exchange.read_body(limit)
+        took(len(body))
+        call = provider.read(exchange, endpoint, body, detail)
+        usage_id, longest = exchange.request_id, settings.call_seconds
+        async with admit(call, claims, usage_id, services, longest=longest) as attempt:
+            record.attempt = attempt
+            with attempt.live.cut_when(exchange.client_gone(), CutReason.CLIENT_GONE):
+                reply = await send(attempt, provider, settings.anthropic_url, services)
+                await relay(reply, attempt, exchange, provider, services.clock)
 
 
 async def _refuse(exchange: Exchange, problem: Problem, services: Services, to: _Record) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import base64
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from logging import ERROR
 from typing import Protocol
@@ -88,6 +88,7 @@ class Keyring:
         self._held: dict[Reference, _Held] = {}
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._refresher: asyncio.Task[None] | None = None
+        self._reading: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Read every key that is named, then keep them fresh; a failed read is logged only."""
@@ -98,11 +99,11 @@ class Keyring:
         self._refresher = asyncio.create_task(self._keep_fresh(), name="keyring")
 
     async def close(self) -> None:
-        """Stop refreshing."""
-        if self._refresher is not None:
-            self._refresher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._refresher
+        """Stop refreshing, and reads under way."""
+        tasks = [*self._reading, *([self._refresher] if self._refresher else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def header_for(self, tenant: str, provider: Provider) -> tuple[bytes, bytes]:
         """Return the credential header of this tenant; raises KeyUnavailable.
@@ -111,7 +112,7 @@ class Keyring:
         """
         held = self._find(tenant)
         if held.secret is None:
-            await self._first_read(held)
+            await self._whatever_the_caller_does(self._first_read(held))
         if held.secret is None or self._clock.monotonic() - held.read_at > STALE_SECONDS:
             raise KeyUnavailable
         return provider.credential(held.secret.reveal())
@@ -123,15 +124,9 @@ class Keyring:
         most once in 10 s, however many calls were refused.
         """
         held = self._find(tenant)
-        async with held.lock:
-            if self._differs(held, provider, refused):
-                return True
-            now = self._clock.monotonic()
-            if held.reread_at is not None and now - held.reread_at < REREAD_SECONDS:
-                return False
-            held.reread_at = now
-            await self._read(held)
-            return self._differs(held, provider, refused)
+        if not self._differs(held, provider, refused):
+            await self._whatever_the_caller_does(self._reread(held, provider, refused))
+        return self._differs(held, provider, refused)
 
     def leaks(self, tenant: str, data: bytes) -> bool:
         """Say whether `data` holds this tenant's key, plain or coded, or half of it (row 15)."""
@@ -171,6 +166,21 @@ class Keyring:
     async def _read_locked(self, held: _Held) -> None:
         async with self._few, held.lock:
             await self._read(held)
+
+    async def _whatever_the_caller_does(self, reading: Coroutine[None, None, None]) -> None:
+        """Wait for a read that all calls of a tenant wait for: who hangs up must not stop it."""
+        task = asyncio.create_task(reading, name="keyring read")
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
+        await asyncio.shield(task)
+
+    async def _reread(self, held: _Held, provider: Provider, refused: tuple[bytes, bytes]) -> None:
+        async with held.lock:
+            now = self._clock.monotonic()
+            lately = held.reread_at is not None and now - held.reread_at < REREAD_SECONDS
+            if not lately and not self._differs(held, provider, refused):
+                held.reread_at = now
+                await self._read(held)
 
     async def _first_read(self, held: _Held) -> None:
         async with held.lock:

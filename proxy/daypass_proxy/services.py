@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from daypass_core.clock import Clock
 from daypass_proxy.authenticate import Authenticator
+from daypass_proxy.body_room import BodyRoom
 from daypass_proxy.broker import Broker
 from daypass_proxy.jwks_cache import JwksCache
 from daypass_proxy.keyring import Keyring
@@ -39,3 +40,4 @@ class Services:
     revocations: RevocationView
     keyring: Keyring
     transport: Transport
+    body_room: BodyRoom = field(default_factory=BodyRoom)

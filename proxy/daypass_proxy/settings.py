@@ -108,6 +108,8 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         )
     if _is_self(settings.anthropic_url, settings.listen):
         reader.problem("DAYPASS_ANTHROPIC_URL", "points at this proxy itself")
+    if _is_self(settings.broker_url, settings.listen):
+        reader.problem("DAYPASS_BROKER_URL", "points at this proxy itself")
     reader.done()
     return settings
 
@@ -262,6 +264,8 @@ def _is_self(url: str, listens: tuple[Listen, ...]) -> bool:
     """Say whether `url` is an address we listen on: it would feed itself until it falls over."""
     if not url:
         return False
+    if url.startswith("unix:"):
+        return any(listen.is_unix and str(listen) == url for listen in listens)
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = parts.hostname or ""

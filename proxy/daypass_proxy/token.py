@@ -35,20 +35,21 @@ async def exchange_token(exchange: Exchange, services: "Services") -> None:
     if exchange.raw_query:
         await _refuse(exchange, 400, "invalid_request", "no query is accepted here")
         return
+    try:
+        media = _media(exchange)
+        # Before a place is taken: whoever sends slowly holds nothing that others wait for.
+        body = await exchange.read_body(MAX_BYTES)
+    except Refusal as refusal:
+        await _refuse(exchange, 400, "invalid_request", refusal.problem.title)
+        return
+    if media is None:
+        await _refuse(
+            exchange, 400, "invalid_request", f"content-type must be {' or '.join(_MEDIA)}"
+        )
+        return
     with services.token_gate.enter(exchange.peer) as admitted:
         if not admitted:
             await _unavailable(exchange, "too many token requests at once; try again")
-            return
-        try:
-            media = _media(exchange)
-            body = await exchange.read_body(MAX_BYTES)
-        except Refusal as refusal:
-            await _refuse(exchange, 400, "invalid_request", refusal.problem.title)
-            return
-        if media is None:
-            await _refuse(
-                exchange, 400, "invalid_request", f"content-type must be {' or '.join(_MEDIA)}"
-            )
             return
         headers = {"content-type": media, "x-daypass-peer": exchange.peer}
         answer = await _ask(services, headers, body)

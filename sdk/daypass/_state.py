@@ -75,7 +75,8 @@ class State:
         self.logs = directory / "logs"
         self.tls = directory / "tls"
         self.broker_socket = directory / "run" / "broker.sock"
-        self.proxy_socket = directory / "run" / "proxy.sock"
+        # Alone in its folder, which is what a sandbox gets mounted: see the broker's handout.
+        self.proxy_socket = directory / "run" / "proxy" / "proxy.sock"
         self.credential_file = directory / "admin.credential"
         self.config_file = directory / "config.json"
 
@@ -88,13 +89,13 @@ class State:
         """
         import fcntl
 
-        if len(os.fsencode(self.broker_socket)) > _LONGEST_SOCKET_PATH:
+        if len(os.fsencode(self.proxy_socket)) > _LONGEST_SOCKET_PATH:
             raise SettingsError(
                 f"the path of {self.directory} is too long for a socket in it",
                 hint="choose a shorter one with --dir",
             )
         private_dir(self.directory)
-        for folder in (self.keys, self.logs, self.broker_socket.parent):
+        for folder in (self.keys, self.logs, self.broker_socket.parent, self.proxy_socket.parent):
             private_dir(folder)
         with open(self.directory / "up.lock", "a+") as lock:
             try:

@@ -3,7 +3,7 @@
 For sandboxes without a network, where the proxy's socket is mounted in. It copies bytes and
 understands none of them: a half-closed connection stays half-open, a broken one breaks on both
 sides. Runs inside `daypass run`, or alone as
-`python -m daypass.forward --listen 127.0.0.1:8788 --socket /run/daypass/proxy.sock`.
+`python -m daypass.forward --listen 127.0.0.1:8788 --socket /run/daypass/proxy/proxy.sock`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,16 @@
-"""The two walks of docs/how-it-works.md name symbols that exist, and all that belong to them."""
+"""The two walks of docs/how-it-works.md name symbols that exist, in the order they are reached."""
 
 import importlib
 import re
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
 SYMBOL = re.compile(r"`(daypass(?:_core|_broker|_proxy|_migrations)?(?:\.\w+)+)(?:\(\))?`")
+ROW = re.compile(r"^\| (`daypass_.+`) \| \[[^\]]+\]\(([^)]+)\).* \|$", re.MULTILINE)
 
 ONE_CALL = [
     "daypass_proxy.guard",
@@ -15,64 +19,91 @@ ONE_CALL = [
     "daypass_proxy.authenticate",
     "daypass_core.verify",
     "daypass_core.revocation",
-    "daypass_proxy.body",
     "daypass_proxy.providers",
-    "daypass_proxy.estimate",
+    "daypass_proxy.body",
     "daypass_proxy.admit",
+    "daypass_proxy.price",
+    "daypass_proxy.estimate",
     "daypass_proxy.ledger",
     "daypass_proxy.streams",
+    "daypass_proxy.attempt",
     "daypass_proxy.upstream",
     "daypass_proxy.keyring",
     "daypass_proxy.transport",
     "daypass_proxy.relay",
     "daypass_proxy.meter",
-    "daypass_proxy.price",
 ]
 ONE_TOKEN = [
+    "daypass_broker.policy",
+    "daypass_broker.handout",
     "daypass_proxy.token",
     "daypass_broker.app",
+    "daypass_broker.issue",
     "daypass_broker.oauth",
     "daypass_broker.attest",
-    "daypass_broker.policy",
+    "daypass_broker.standing",
+    "daypass_broker.tokens",
     "daypass_broker.lineage",
-    "daypass_broker.issue",
+    "daypass_broker.audit",
     "daypass_broker.signing",
 ]
+WALKS = [("## One call", ONE_CALL), ("## One token", ONE_TOKEN)]
 
 
-def exists(dotted: str) -> bool:
-    """Whether a dotted name leads to a module or to an attribute of one."""
+def resolve(dotted: str) -> tuple[ModuleType, bool]:
+    """The innermost module of a dotted name, and whether the rest is an attribute of it."""
     parts = dotted.split(".")
     for split in range(len(parts), 0, -1):
         try:
-            found: object = importlib.import_module(".".join(parts[:split]))
+            module = importlib.import_module(".".join(parts[:split]))
         except ModuleNotFoundError:
             continue
+        found: object = module
         for name in parts[split:]:
             if not hasattr(found, name):
-                return False
+                return module, False
             found = getattr(found, name)
-        return True
-    return False
+        return module, True
+    raise AssertionError(f"{dotted}: not even its package exists")
+
+
+def walk(heading: str) -> str:
+    """The text below one heading."""
+    return PAGE.partition(f"{heading}\n")[2].partition("\n## ")[0]
 
 
 def test_every_named_symbol_exists() -> None:
     """Each symbol in the prose can be found in the code."""
     symbols = set(SYMBOL.findall(PAGE))
     assert len(symbols) >= 40
-    assert [symbol for symbol in sorted(symbols) if not exists(symbol)] == []
+    assert [symbol for symbol in sorted(symbols) if not resolve(symbol)[1]] == []
 
 
-def test_both_walks_are_complete() -> None:
-    """Every station of a call and of an issuance is named, in the order it is reached."""
-    for heading, stations in (("## One call", ONE_CALL), ("## One token", ONE_TOKEN)):
-        part = PAGE.partition(heading)[2].partition("\n## ")[0]
-        places = [part.find(f"`{station}") for station in stations]
-        assert -1 not in places, stations[places.index(-1)]
+@pytest.mark.parametrize(("heading", "stations"), WALKS)
+def test_a_walk_is_complete_and_in_order(heading: str, stations: list[str]) -> None:
+    """Every station is named, in the order in which it is reached."""
+    part = walk(heading)
+    places = {station: part.find(f"`{station}") for station in stations}
+    assert [station for station, place in places.items() if place < 0] == []
+    assert sorted(stations, key=lambda station: places[station]) == stations
+
+
+@pytest.mark.parametrize("heading", [heading for heading, _ in WALKS])
+def test_the_list_of_a_walk_maps_each_symbol_to_its_file(heading: str) -> None:
+    """The list names exactly the symbols of the prose, each beside the file it stands in."""
+    prose, _, rows = walk(heading).partition("| symbol | file |")
+    listed: set[str] = set()
+    for names, target in ROW.findall(rows):
+        for symbol in SYMBOL.findall(names):
+            file = resolve(symbol)[0].__file__
+            assert file is not None
+            assert (ROOT / "docs" / target).resolve() == Path(file).resolve(), symbol
+            listed.add(symbol)
+    assert listed == set(SYMBOL.findall(prose))
 
 
 def test_a_made_up_symbol_is_found_out() -> None:
     """The check itself fails for a name that does not exist."""
-    assert exists("daypass_core.verify.verify_access")
-    assert not exists("daypass_core.verify.verify_nothing")
-    assert not exists("daypass_core.nowhere")
+    assert resolve("daypass_core.verify.verify_access")[1]
+    assert not resolve("daypass_core.verify.verify_nothing")[1]
+    assert not resolve("daypass_core.nowhere")[1]

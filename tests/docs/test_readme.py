@@ -1,5 +1,6 @@
 """Every command of the README runs, as it is written there."""
 
+import json
 import os
 import re
 import shlex
@@ -49,11 +50,12 @@ class Home:
         """`daypass up`, on ports that are free and with the stub as provider."""
         more = ["--port", str(self.ports[0]), "--admin-port", str(self.ports[1])]
         more += ["--anthropic-url", self.stub.url]
-        with (self.folder / "up.log").open("wb") as log:
+        said = self.folder / "up.log"
+        with said.open("wb") as log:
             self.up = subprocess.Popen(
                 ["daypass", "up", *more], env=self.variables, stdout=log, stderr=log
             )
-        eventually(lambda: self.run("daypass sandbox list").returncode == 0, timeout=60)
+        eventually(lambda: "daypass is up" in said.read_text(), timeout=60)
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """Run one command line of the README."""
@@ -111,8 +113,6 @@ def test_every_command_runs(home: Home) -> None:
 def test_the_four_variables_are_those_the_broker_hands_out(home: Home) -> None:
     """The variables in the README are the ready environment of a sandbox."""
     shown = dict(line.split("=", 1) for line in blocks("sh")[-1].splitlines())
-    import json
-
     created = json.loads(home.run("daypass sandbox create --json").stdout)
     assert set(shown) == set(created["environment"])
     for name in ("ANTHROPIC_FEDERATION_RULE_ID", "ANTHROPIC_ORGANIZATION_ID"):
@@ -122,8 +122,6 @@ def test_the_four_variables_are_those_the_broker_hands_out(home: Home) -> None:
 
 def test_the_python_example_runs(home: Home) -> None:
     """The Python block works with a sandbox's environment."""
-    import json
-
     created = json.loads(home.run("daypass sandbox create --json").stdout)
     credential = home.folder / "launch.jwt"
     credential.write_text(created["launch"]["credential"])

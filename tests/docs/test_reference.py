@@ -1,16 +1,40 @@
-"""The reference pages name everything there is: settings, problem codes, audit tags, routes."""
+"""The reference pages say what the code says: settings, problem codes, audit tags, routes."""
 
 import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from daypass_broker import settings as broker_settings
 from daypass_broker.audit import AuditTag
-from daypass_core.problem import Code
+from daypass_core.problem import Code, Problem
+from daypass_proxy import price
+from daypass_proxy import settings as proxy_settings
+from daypass_proxy.app import ROUTES
+from daypass_proxy.price import PriceTable
+from daypass_proxy.providers.anthropic import Anthropic
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
+METHODS = {"get", "post", "put", "delete"}
+ADMIN_ONLY = {
+    Code.INVALID_CREDENTIAL,
+    Code.FORBIDDEN,
+    Code.BEYOND_PROFILE,
+    Code.CONFLICT,
+    Code.IDEMPOTENCY_MISMATCH,
+}
+NEEDED = {
+    "DAYPASS_ISSUER": "https://daypass.test",
+    "DAYPASS_DATABASE_URL": "sqlite:////var/lib/daypass/daypass.db",
+    "DAYPASS_BROKER_INTERNAL": "unix:/run/daypass/broker.sock",
+    "DAYPASS_BROKER_KEYS_DIR": "/var/lib/daypass/keys",
+    "DAYPASS_PUBLIC_URL": "https://daypass.test",
+    "DAYPASS_BROKER_URL": "unix:/run/daypass/broker.sock",
+    "DAYPASS_ANTHROPIC_KEYS": "acme=file:///run/secrets/key",
+}
 
 
 def page(name: str) -> str:
@@ -19,12 +43,13 @@ def page(name: str) -> str:
 
 
 def settings_in_code() -> set[str]:
-    """Every setting that broker or proxy reads."""
-    names: set[str] = set()
-    for path in ("broker/daypass_broker/settings.py", "proxy/daypass_proxy/settings.py"):
-        names |= set(re.findall(r'"(DAYPASS_[A-Z_]+)"', (ROOT / path).read_text()))
-    sdk = (ROOT / "sdk/daypass/_settings.py").read_text()
-    return names | set(re.findall(r'"(DAYPASS_[A-Z_]+)"', sdk))
+    """Every setting that broker, proxy and SDK read or set."""
+    files = [
+        ROOT / "broker/daypass_broker/settings.py",
+        ROOT / "proxy/daypass_proxy/settings.py",
+        *(ROOT / "sdk/daypass").glob("*.py"),
+    ]
+    return {name for path in files for name in re.findall(r'"(DAYPASS_[A-Z_]+)"', path.read_text())}
 
 
 def test_every_setting_is_on_the_page_and_nothing_else() -> None:
@@ -33,16 +58,61 @@ def test_every_setting_is_on_the_page_and_nothing_else() -> None:
     assert documented == settings_in_code()
 
 
+def test_defaults_are_those_of_the_code() -> None:
+    """What the page calls required is required, and its numbers are the defaults."""
+    rows = dict(re.findall(r"^\| `(DAYPASS_[A-Z_]+)` \| (.*?) \|", page("settings.md"), re.M))
+    assert {name for name, default in rows.items() if default == "required"} == set(NEEDED)
+    loaded = broker_settings.load(NEEDED), proxy_settings.load(NEEDED)
+    numbers = {name: default for name, default in rows.items() if re.fullmatch(r"[0-9.]+", default)}
+    assert len(numbers) >= 11
+    for name, default in numbers.items():
+        field = name.removeprefix("DAYPASS_").lower()
+        found = [getattr(settings, field) for settings in loaded if hasattr(settings, field)]
+        assert found == [float(default)], name
+
+
 def test_every_problem_code_is_on_the_page() -> None:
-    """docs/reference/errors.md has one row for each problem code."""
-    documented = set(re.findall(r"^\| `([a-z_]+)`", page("errors.md"), re.MULTILINE))
-    assert documented == {code.value for code in Code}
+    """docs/reference/errors.md has one row for each problem code, with what goes on the wire."""
+    cells = r"\| `([a-z_]+)` \| (\S+) \| (\S+) \| (\S+) \| (\S+) \| .+ \| .+ \|"
+    rows = re.findall(rf"^{cells}$", page("errors.md"), re.MULTILINE)
+    assert sorted(row[0] for row in rows) == sorted(Code)
+    for name, *documented in rows:
+        problem = Problem.of(Code(name))
+        rendered = Anthropic().render(problem, "req_x")
+        headers = dict(rendered.headers)
+        on_wire = [
+            str(rendered.status),
+            json.loads(rendered.body)["error"]["type"],
+            headers.get(b"x-should-retry", b"").decode() or "–",  # noqa: RUF001 - as on the page
+            headers.get(b"retry-after", b"").decode() or "–",  # noqa: RUF001
+        ]
+        if name in ADMIN_ONLY:
+            on_wire[1:] = ["–"] * 3  # noqa: RUF001 - a problem document says none of it
+        assert documented == on_wire, name
+
+
+def test_every_error_of_the_token_endpoint_is_on_the_page() -> None:
+    """docs/reference/errors.md names every RFC 6749 error that broker and proxy can answer."""
+    files = [*(ROOT / "broker/daypass_broker").glob("*.py"), ROOT / "proxy/daypass_proxy/token.py"]
+    call = r'(?:OAuthError|_refuse)\(\s*(?:\w+, [0-9]+, )?"([a-z_]+)"|error="([a-z_]+)"'
+    found = {a or b for path in files for a, b in re.findall(call, path.read_text())}
+    documented = re.findall(r"^\| [45][0-9]{2} \| `([a-z_]+)` \|", page("errors.md"), re.MULTILINE)
+    assert found
+    assert found <= set(documented)
 
 
 def test_every_audit_tag_is_on_the_page() -> None:
     """docs/reference/audit.md has one row for each audit tag."""
-    documented = set(re.findall(r"^\| `([a-z]+\.[a-z_]+)`", page("audit.md"), re.MULTILINE))
-    assert documented == {tag.value for tag in AuditTag}
+    documented = re.findall(r"^\| `([a-z]+\.[a-z_]+)`", page("audit.md"), re.MULTILINE)
+    assert documented == [tag.value for tag in AuditTag]
+
+
+def test_tags_nobody_writes_are_marked() -> None:
+    """A tag that no code writes says so in its row, and only such a one."""
+    source = "".join(path.read_text() for path in (ROOT / "broker/daypass_broker").rglob("*.py"))
+    for tag in AuditTag:
+        row = next(line for line in page("audit.md").splitlines() if f"| `{tag}` |" in line)
+        assert ("not written yet" in row) == (f"AuditTag.{tag.name}" not in source), tag
 
 
 def test_every_route_of_the_admin_api_is_on_the_page() -> None:
@@ -50,16 +120,59 @@ def test_every_route_of_the_admin_api_is_on_the_page() -> None:
     text = page("api.md")
     document = json.loads((ROOT / "docs" / "openapi.json").read_text())
     for path, methods in document["paths"].items():
-        for method in methods:
-            if method in {"get", "post", "put", "delete"}:
-                assert f"`{method.upper()} {path}`" in text, (method, path)
+        for method in METHODS & set(methods):
+            assert f"`{method.upper()} {path}`" in text, (method, path)
+
+
+def test_every_route_of_the_proxy_is_on_the_page() -> None:
+    """docs/reference/api.md names every route of the proxy's table."""
+    part = page("api.md").partition("## Proxy\n")[2].partition("\n## ")[0]
+    documented = set(re.findall(r"^\| `([A-Z]+ /\S+)` \|", part, re.MULTILINE))
+    routes = {f"{method} {path.decode()}" for path, by in ROUTES.items() for method in by}
+    assert documented == routes | {"GET /v1/models/{id}"}
+
+
+def test_every_example_in_json_is_json() -> None:
+    """Each JSON block of the reference can be read."""
+    for path in REFERENCE.glob("*.md"):
+        for block in re.findall(r"```json\n(.*?)```", path.read_text(), re.DOTALL):
+            json.loads(block)
+
+
+def test_the_example_of_prices_is_an_overlay(tmp_path: Path) -> None:
+    """The file shown in docs/reference/prices.md can be used, and every field is explained."""
+    (shown,) = re.findall(r"```json\n(.*?)```", page("prices.md"), re.DOTALL)
+    file = tmp_path / "prices.json"
+    file.write_text(shown)
+    assert PriceTable.load(file).find("anthropic", "llama-on-our-own-machines") is not None
+    rows = re.findall(r"^\| (`.+?`) \| ", page("prices.md"), re.MULTILINE)
+    documented = {name for row in rows for name in re.findall(r"`([a-z_0-9]+)`", row)}
+    entry = {field.name for field in msgspec.structs.fields(price._ModelEntry)}
+    assert documented == entry
 
 
 def test_internal_links_lead_somewhere() -> None:
-    """Every relative link in the Markdown files points to a file that exists."""
+    """Every relative link in the Markdown files points to a file, and to a heading in it."""
     for source in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", source.read_text()):
-            assert (source.parent / target).exists(), f"{source.name}: {target}"
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", source.read_text()):
+            file = source.parent / target if target else source
+            assert file.exists(), f"{source.name}: {target}"
+            if anchor:
+                assert anchor in anchors(file), f"{source.name}: {target}#{anchor}"
+
+
+def test_files_named_in_the_prose_exist() -> None:
+    """Every path of the repository that a page names, such as a test, is there."""
+    folders = "core|broker|proxy|sdk|migrations|demo|deploy|docs|tests"
+    for source in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for path in re.findall(rf"`((?:{folders})/[\w./-]+)`", source.read_text()):
+            assert (ROOT / path).exists(), f"{source.name}: {path}"
+
+
+def anchors(file: Path) -> set[str]:
+    """The anchors that the headings of a page get."""
+    headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_readme_is_short() -> None:

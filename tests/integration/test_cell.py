@@ -136,6 +136,8 @@ def test_a_cell_sees_only_itself(cell: Cell) -> None:
     assert len(json.loads(script(cell, processes))) == 2, "process 1 and the one that asks"
     environment = "import os; print(sorted(os.environ))"
     assert script(cell, environment) == "['HOME', 'LANG', 'PATH']"
+    descriptors = "import os; print(len(os.listdir('/proc/self/fd')))"
+    assert script(cell, descriptors) == "4", "0, 1, 2 and the one that lists them"
     status = script(cell, "print(open('/proc/self/status').read())")
     for line in status.splitlines():
         if line.startswith(("CapEff", "CapPrm", "CapBnd")):

@@ -59,8 +59,11 @@ class Call:
 
     @property
     def id(self) -> str:
-        """The `{id}` of the path."""
-        return str(self.request.path_params["id"])
+        """The `{id}` of the path; raises Refusal for one that no store can hold."""
+        found = str(self.request.path_params["id"])
+        if "\x00" in found:
+            raise refuse(Code.NOT_FOUND)
+        return found
 
     @property
     def now(self) -> int:

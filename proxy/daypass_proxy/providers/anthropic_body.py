@@ -41,6 +41,7 @@ _REFERENCES = frozenset(FIELDS["references"])
 MAX_OUTPUT_TOKENS = 1_000_000
 _DATED = re.compile(r"(.+?)_[0-9]{8}")
 _MODEL = re.compile(r"[!-~]{1,256}")
+_HOST = re.compile(r"[a-z0-9._*-]{1,253}")
 
 
 @dataclass(slots=True)
@@ -79,7 +80,7 @@ class BodyCheck:
             if name not in _STRUCTURES and isinstance(value, dict | list):
                 if name in _SCALARS:
                     raise _invalid(name, f"{name} must not be an object or a list")
-                self._need(name, name)
+                self._need(name, _shown(name))
 
     def _thread_and_state(self, body: dict[str, Any]) -> None:
         if body.get("thread") is not None:
@@ -182,7 +183,7 @@ class BodyCheck:
         base = match[1] if match else kind
         if base in _CLIENT_TOOLS:
             return
-        self._need(_SERVER_TOOLS.get(base, base), f"{where}.type", f"tool type {kind}")
+        self._need(_SERVER_TOOLS.get(base, base), f"{where}.type", f"tool type {_shown(kind)}")
         if base == "advisor":
             self._model(tool.get("model"), f"{where}.model")
         if base in _EGRESS_TOOLS:
@@ -223,7 +224,7 @@ class BodyCheck:
         if not isinstance(kind, str):
             raise _invalid(f"{where}.type", f"{where}.type must be text")
         if kind not in _BLOCKS:
-            self._need(_GATED_KINDS.get(kind, kind), f"{where}.type", f"block type {kind[:64]}")
+            self._need(_GATED_KINDS.get(kind, kind), f"{where}.type", f"block type {_shown(kind)}")
         if kind == "image":
             self.images += 1
         elif kind == "document":
@@ -241,7 +242,7 @@ class BodyCheck:
         if not isinstance(kind, str):
             raise _invalid(f"{where}.type", f"{where}.type must be text")
         if kind not in _SOURCES:
-            self._need(_GATED_KINDS.get(kind, kind), f"{where}.type", f"source type {kind[:64]}")
+            self._need(_GATED_KINDS.get(kind, kind), f"{where}.type", f"source type {_shown(kind)}")
         if kind == "url":
             self._url(source.get("url"), f"{where}.url")
         self._blocks(source.get("content"), f"{where}.content")
@@ -261,12 +262,11 @@ class BodyCheck:
         """Refuse unless the scope names `feature`."""
         if feature in self.detail.features:
             return
-        name = feature if len(feature) <= 64 else feature[:64] + "…"
         raise _not_allowed(
             where,
             f"{what or where} is not allowed for this sandbox"
             + (f" ({where})" if what else "")
-            + f'; it needs the feature "{name}" in the profile',
+            + f'; it needs the feature "{_shown(feature)}" in the profile',
         )
 
     def _url(self, value: object, where: str) -> None:
@@ -286,7 +286,8 @@ class BodyCheck:
     def _domain_allowed(self, domain: str) -> bool:
         """Say whether `domain` is one of the scope's or below one; a path would narrow further."""
         host = domain.partition("/")[0].lower()
-        return any(
+        # Plain host names only: with "#", "?" or look-alikes in it, others may read another host.
+        return _HOST.fullmatch(host) is not None and any(
             host == allowed or host.endswith(f".{allowed}")
             for allowed in self.detail.allowed_domains
         )
@@ -305,6 +306,11 @@ def _items(value: object, where: str) -> Iterator[dict[str, Any]]:
         if not isinstance(item, dict):
             raise _invalid(f"{where}[{index}]", f"{where}[{index}] must be an object")
         yield item
+
+
+def _shown(name: str) -> str:
+    """Return the beginning of a word of the client's: what else it may hold is not ours to echo."""
+    return name if len(name) <= 64 else name[:64] + "…"
 
 
 def _invalid(where: str, title: str) -> Refusal:

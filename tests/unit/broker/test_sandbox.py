@@ -197,7 +197,7 @@ def test_a_socket_sandbox_goes_over_the_loopback_forwarder(desk: Desk) -> None:
     """With connect=socket the base URL is the forwarder's and the proxy's socket is named."""
     made: Any = handout.handout(desk.services, make(desk, replace(CODING, connect="socket")), 0)
     assert made["environment"]["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:8788"
-    assert made["environment"]["DAYPASS_PROXY_SOCKET"] == "/run/daypass/proxy.sock"
+    assert made["environment"]["DAYPASS_PROXY_SOCKET"] == "/run/daypass/proxy/proxy.sock"
 
 
 def test_our_own_ca_comes_along(desk: Desk, tmp_path: Path) -> None:

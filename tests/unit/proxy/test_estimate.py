@@ -74,12 +74,12 @@ def test_likely_input_of_text() -> None:
 
 @pytest.mark.parametrize(("kind", "data"), [("image", PICTURE), ("document", FILE)])
 def test_likely_input_without_binary(kind: str, data: str) -> None:
-    """B05: base64 is no text: a picture counts as a picture, not as a hundred thousand tokens."""
+    """B05: base64 is no text: a picture counts as a picture, a document by its pages."""
     body = body_with(kind, data)
     images, documents = int(kind == "image"), int(kind == "document")
     guess = likely_input(make_call(body, images=images, documents=documents), PRICE)
     text = -(-(len(body) - len(data)) // 4)
-    assert guess == text + images * IMAGE_TOKENS
+    assert guess == text + images * IMAGE_TOKENS + documents * len(data) // 16
 
 
 def test_likely_input_counts_text_called_data() -> None:
