@@ -36,7 +36,8 @@ format: setup ## rewrite files in house format
 	@.venv/bin/ruff format -q . && .venv/bin/ruff check -q --fix .
 
 test: setup check ## run every test on real servers (OpenBao, PostgreSQL, LLM, official clients)
-	@$(PY) -m pytest -q --basetemp=build/test-run
+	@run=$$(mktemp -d /tmp/dp-XXXXXX); \
+	$(PY) -m pytest -q --basetemp=$$run/t && rm -rf $$run || { echo "what the run wrote: $$run"; exit 1; }
 
 test-unit: setup ## run the unit tests only (seconds)
 	@$(PY) -m pytest -q tests/unit

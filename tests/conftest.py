@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.canary import CANARY, key_files, leaks_below
+from tests.servers.record import record_to
 from tests.servers.stub import StubUpstream
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -30,6 +31,12 @@ def stub() -> Iterator[StubUpstream]:
     """A stub provider that takes the key `sk-ant-<canary>-acme` or `…-globex`."""
     with StubUpstream([f"sk-ant-{CANARY}-acme", f"sk-ant-{CANARY}-globex"]) as server:
         yield server
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Keep every answer that a test gets, for the search at the end."""
+    if folder := run_folder(session.config):
+        record_to(folder / "answers.log")
 
 
 @pytest.hookimpl(wrapper=True)

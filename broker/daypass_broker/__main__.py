@@ -10,13 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
 
 import daypass_migrations
-from daypass_broker import admin, app, credential, db, policy_store, settings, tls
+from daypass_broker import admin, app, credential, db, policy_store, revocation, settings, tls
+from daypass_broker.act import SYSTEM, Act, acting
 from daypass_broker.credential import Role
 from daypass_broker.fields import FieldError
 from daypass_broker.keys import KeyRingError
@@ -27,7 +29,6 @@ from daypass_core.problem import Refusal
 from daypass_core.settings import Reader, SettingsError, environment
 
 _FAILED, _USAGE = 1, 2
-_ACTOR = "system"
 
 Command = Callable[[argparse.Namespace], None]
 
@@ -106,30 +107,25 @@ def _add(
 
 def _serve(_: argparse.Namespace) -> None:
     read = settings.load()
-    server.harden()
     log.configure("broker", read.log_level)
+    server.harden()
     server.run(app.run(read))
 
 
 def _migrate(_: argparse.Namespace) -> None:
-    daypass_migrations.upgrade(_database_url())
+    read = _environment()
+    database_url = settings.database_url(read)
+    read.done()
+    daypass_migrations.upgrade(database_url)
     print(f"database is at revision {daypass_migrations.HEAD}")
 
 
 def _create_credential(options: argparse.Namespace) -> None:
-    engine = db.connect(_database_url())
-    try:
-        with db.begin(engine) as conn:
-            issued = credential.issue(
-                conn,
-                Role(options.role),
-                options.orchestrator,
-                actor=_ACTOR,
-                at=db.now_ms(conn),
-                new_id=new_id,
-            )
-    finally:
-        engine.dispose()
+    read = _environment()
+    database_url = settings.database_url(read)
+    read.done()
+    with _acting(database_url) as act:
+        issued = credential.issue(act, Role(options.role), options.orchestrator)
     if options.json:
         _print_json({"id": issued.id, "role": issued.role.value, "credential": issued.text})
         return
@@ -138,18 +134,12 @@ def _create_credential(options: argparse.Namespace) -> None:
 
 
 def _apply(options: argparse.Namespace) -> None:
-    read = settings.load()
-    engine = db.connect(read.database_url)
-    try:
-        summary = policy_store.apply_document(
-            engine,
-            options.file.read_bytes(),
-            actor=_ACTOR,
-            min_token_ttl=read.min_token_ttl,
-            dry_run=options.dry_run,
-        )
-    finally:
-        engine.dispose()
+    read = _environment()
+    database_url, min_token_ttl = settings.database_url(read), settings.min_token_ttl(read)
+    read.done()
+    wanted = policy_store.read(options.file.read_bytes(), min_token_ttl=min_token_ttl)
+    with _acting(database_url) as act:
+        summary = policy_store.apply(act, wanted, dry_run=options.dry_run)
     if options.json:
         _print_json(summary.as_dict())
         return
@@ -177,12 +167,20 @@ def _tls(options: argparse.Namespace) -> None:
     print("made a new server certificate" if made.renewed else "kept the server certificate")
 
 
-def _database_url() -> str:
-    """Read the one setting the bootstrap commands need, so that they run before the rest is set."""
-    read = Reader(environment())
-    url = read.text("DAYPASS_DATABASE_URL")
-    read.done()
-    return url
+def _environment() -> Reader:
+    """Return a reader for the few settings a command needs; the rest need not be set yet."""
+    return Reader(environment())
+
+
+@contextmanager
+def _acting(database_url: str) -> Iterator[Act]:
+    """Open an act of the system itself on a database."""
+    engine = db.connect(database_url)
+    try:
+        with acting(engine, SYSTEM, new_id, lock=revocation.lock_version) as act:
+            yield act
+    finally:
+        engine.dispose()
 
 
 def _print_json(value: object) -> None:

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator
 import sqlalchemy as sa
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 import daypass_migrations
-from daypass_broker import db, oauth
+from daypass_broker import db, health, oauth
 from daypass_broker.admin import admin_app
 from daypass_broker.issue import TokenEndpoint
 from daypass_broker.keys import KeyRing
@@ -75,7 +75,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         stack.callback(engine.dispose)
         clock = StoreClock()
         await asyncio.to_thread(_set_clock, engine, clock)
-        keys = await asyncio.to_thread(KeyRing.load, engine, settings.keys_dir, clock)
+        keys = await asyncio.to_thread(KeyRing.load, engine, settings.keys_dir, new_id)
         keeping_time = asyncio.create_task(_keep_time(engine, clock))
         stack.push_async_callback(_cancelled, keeping_time)
         yield Services(
@@ -100,21 +100,13 @@ def internal_app(services: Services) -> Starlette:
     async def discovery(_: Request) -> Response:
         return Response(metadata, headers=_JWKS_HEADERS, media_type="application/json")
 
-    async def livez(_: Request) -> Response:
-        return JSONResponse({"status": "alive"})
-
-    async def readyz(_: Request) -> Response:
-        ready = await asyncio.to_thread(_answers, services.engine)
-        return JSONResponse({"status": "ready" if ready else "waiting"}, 200 if ready else 503)
-
     token = TokenEndpoint(services)
     app = Starlette(
         routes=[
             Route(oauth.TOKEN_PATH, token.post, methods=["POST"]),
             Route(oauth.JWKS_PATH, jwks, methods=["GET"]),
             Route(oauth.METADATA_PATH, discovery, methods=["GET"]),
-            Route("/livez", livez, methods=["GET"]),
-            Route("/readyz", readyz, methods=["GET"]),
+            *health.routes(services.engine),
         ]
     )
     app.router.redirect_slashes = False
@@ -137,15 +129,6 @@ def _check_schema(database_url: str) -> None:
             f"the database is at revision {found or 'none'}, this broker needs"
             f" {daypass_migrations.HEAD}: run python -m daypass_broker migrate"
         )
-
-
-def _answers(engine: sa.Engine) -> bool:
-    try:
-        with db.read(engine) as conn:
-            db.now_ms(conn)
-    except db.StoreUnavailable:
-        return False
-    return True
 
 
 def _set_clock(engine: sa.Engine, clock: StoreClock) -> None:

@@ -26,7 +26,6 @@ class AuditTag(StrEnum):
     GRANT_ISSUED = "grant.issued"
     GRANT_REVOKED = "grant.revoked"
     KEY_ACTIVATED = "key.activated"
-    KEY_PREPARED = "key.prepared"
     KEY_RETIRED = "key.retired"
     LAUNCH_REPLACED = "launch.replaced"
     LINEAGE_QUARANTINED = "lineage.quarantined"

@@ -12,14 +12,14 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
 
-from daypass_broker import audit, schema
+from daypass_broker import schema
+from daypass_broker.act import Act
 from daypass_broker.audit import AuditTag
 from daypass_core.problem import Code, refuse
 
@@ -69,16 +69,7 @@ class Issued:
     text: str = field(repr=False)
 
 
-def issue(
-    conn: sa.Connection,
-    role: Role,
-    orchestrator: str | None = None,
-    *,
-    actor: str,
-    at: int,
-    new_id: Callable[[str], str],
-    request_id: str | None = None,
-) -> Issued:
+def issue(act: Act, role: Role, orchestrator: str | None = None) -> Issued:
     """Make a credential; `orchestrator` names one that the policy knows, and is for that role only.
 
     Raises Refusal.
@@ -89,28 +80,24 @@ def issue(
             "orchestrator: must be given for role orchestrator, and only then",
             field="orchestrator",
         )
-    tenant = None if orchestrator is None else _tenant_of(conn, orchestrator)
-    credential_id = new_id("crd")
+    tenant = None if orchestrator is None else _tenant_of(act.conn, orchestrator)
+    credential_id = act.new_id("crd")
     secret = base64.b32encode(secrets.token_bytes(_SECRET_BYTES)).decode("ascii").lower()
-    conn.execute(
+    act.conn.execute(
         sa.insert(schema.credential).values(
             id=credential_id,
             role=role.value,
             orchestrator=orchestrator,
             tenant=tenant,
             hash=_hash(secret),
-            created_at=at,
+            created_at=act.at,
         )
     )
-    audit.append(
-        conn,
+    act.tell(
         AuditTag.CREDENTIAL_ISSUED,
-        actor,
-        at=at,
         tenant=tenant,
         subject=credential_id,
         detail={"role": role.value, "orchestrator": orchestrator},
-        request_id=request_id,
     )
     text = f"{_PREFIX[role]}_{credential_id.removeprefix('crd_')}_{secret}"
     return Issued(credential_id, role, orchestrator, tenant, text)
@@ -138,28 +125,18 @@ def authenticate(conn: sa.Connection, authorization: str | None) -> Principal | 
     return Principal(row.id, role, row.orchestrator, row.tenant)
 
 
-def revoke(
-    conn: sa.Connection, credential_id: str, *, actor: str, at: int, request_id: str | None = None
-) -> bool:
+def revoke(act: Act, credential_id: str) -> bool:
     """End a credential from the next request on; False when it had ended before.
 
     Raises Refusal (not found).
     """
     table = schema.credential
-    row = get(conn, credential_id)
+    row = get(act.conn, credential_id)
     # One conditional update: of two at once one ends it, and the audit tells it once.
     live = (table.c.id == credential_id) & table.c.revoked_at.is_(None)
-    if conn.execute(sa.update(table).where(live).values(revoked_at=at)).rowcount == 0:
+    if act.conn.execute(sa.update(table).where(live).values(revoked_at=act.at)).rowcount == 0:
         return False
-    audit.append(
-        conn,
-        AuditTag.CREDENTIAL_REVOKED,
-        actor,
-        at=at,
-        tenant=row.tenant,
-        subject=credential_id,
-        request_id=request_id,
-    )
+    act.tell(AuditTag.CREDENTIAL_REVOKED, tenant=row.tenant, subject=credential_id)
     return True
 
 

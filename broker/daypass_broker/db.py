@@ -15,6 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
+from daypass_migrations import parse_url
+
 _WRITES = "daypass_writes"
 _PRAGMAS = (
     "PRAGMA busy_timeout = 5000",
@@ -34,12 +36,19 @@ class StoreUnavailable(Exception):
     """
 
 
+class StoreInDoubt(StoreUnavailable):
+    """COMMIT itself failed: what was to be written may stand in the database or not.
+
+    Never answered with "try again": whoever asked must look first.
+    """
+
+
 def connect(url: str) -> sa.Engine:
     """Make the engine of one database URL; nothing is opened before the first transaction.
 
     Raises ValueError when the URL names neither a SQLite file nor Postgres.
     """
-    parsed = _parse(url)
+    parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
         return sa.create_engine(
             parsed,
@@ -58,23 +67,6 @@ def connect(url: str) -> sa.Engine:
     return engine
 
 
-def _parse(url: str) -> sa.URL:
-    # The URL may carry a password, so no message here repeats it.
-    try:
-        parsed = sa.make_url(url)
-    except exc.ArgumentError:
-        raise ValueError(
-            "database url is not a url: use sqlite:////path or postgresql+psycopg://…"
-        ) from None
-    if parsed.drivername == "postgresql":
-        parsed = parsed.set(drivername="postgresql+psycopg")
-    if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
-        raise ValueError("database url has an unknown scheme: use sqlite or postgresql+psycopg")
-    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise ValueError("sqlite needs a file: use sqlite:////absolute/path.db")
-    return parsed
-
-
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     # Autocommit mode: sqlite3 itself must never open a transaction, `_begin_sqlite` does.
     connection.isolation_level = None
@@ -91,12 +83,14 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 def begin(engine: sa.Engine) -> Iterator[sa.Connection]:
     """Open a write transaction: commit on leaving, roll back on any exception.
 
-    Raises StoreUnavailable.
+    Raises StoreUnavailable, and StoreInDoubt when it is the commit that fails.
     """
     with _translated(), engine.connect() as connection:
         connection.execution_options(**{_WRITES: True})
-        with connection.begin():
+        with connection.begin() as transaction:
             yield connection
+            with _translated(StoreInDoubt):
+                transaction.commit()
 
 
 @contextmanager
@@ -110,15 +104,15 @@ def read(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(kind: type[StoreUnavailable] = StoreUnavailable) -> Iterator[None]:
     try:
         yield
     except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
-        raise StoreUnavailable(f"the database does not answer: {_driver_says(error)}") from error
+        raise kind(f"the database does not answer: {_driver_says(error)}") from error
     except exc.DBAPIError as error:
         if not error.connection_invalidated:
             raise
-        raise StoreUnavailable("the database closed the connection") from error
+        raise kind("the database closed the connection") from error
 
 
 def _driver_says(error: exc.SQLAlchemyError) -> str:

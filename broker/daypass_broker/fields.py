@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 
 import yaml
 
-from daypass_broker.money import parse_usd
+from daypass_core.money import parse_usd
 
 T = TypeVar("T")
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _ABSENT = object()
-_MAX_TEXT = 1024
 _MAX_DEPTH = 32
 
 
@@ -131,7 +130,7 @@ class Fields:
         if not isinstance(value, dict):
             raise self.error(name, "must be an object")
         for key, item in value.items():
-            path = f"{self.at(name)}.{key}"
+            path = f"{self.at(name)}.{str(key)[:64]}"
             if not isinstance(key, str) or not NAME.fullmatch(key):
                 raise FieldError(path, f"is not a name: it must match {NAME.pattern}")
             yield key, Fields(item, path)

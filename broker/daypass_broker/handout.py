@@ -12,10 +12,11 @@ from typing import Any, Literal, cast
 
 import sqlalchemy as sa
 
-from daypass_broker import db, money, times
+from daypass_broker import db, times
 from daypass_broker.oauth import FEDERATION_RULE_ID
 from daypass_broker.services import Services
 from daypass_broker.settings import Settings
+from daypass_core import money
 from daypass_core.claims import LaunchClaims, subject
 from daypass_core.problem import Code, refuse
 

@@ -21,14 +21,15 @@ from starlette.responses import Response
 from daypass_broker import audit, db, lineage, oauth, standing, tokens
 from daypass_broker.act import Act
 from daypass_broker.attest import Attested, Attestor, attest, signed_sandbox
-from daypass_broker.attest.launch import LaunchAttestor, RenewalAttestor
+from daypass_broker.attest.launch import launch_attestor, renewal_attestor
 from daypass_broker.keys import Purpose
 from daypass_broker.lineage import Generation
-from daypass_broker.oauth import OAuthError, Refused, TokenAnswer, TokenRequest
+from daypass_broker.oauth import OAuthError, TokenAnswer, TokenRequest
+from daypass_broker.refused import Refused
 from daypass_broker.services import Services
 from daypass_broker.settings import Settings
 from daypass_core.claims import Claims, RenewalClaims
-from daypass_core.log import event, get_logger, request_id
+from daypass_core.log import event, failed, get_logger, request_id
 from daypass_core.verify import Reason, TokenRefused
 
 log = get_logger(__name__)
@@ -74,8 +75,8 @@ class TokenEndpoint:
         keys, settings = services.keys, services.settings
         addressed = (settings.issuer, settings.broker_audience)
         self._attestors: tuple[Attestor, ...] = (
-            LaunchAttestor(keys.public(Purpose.LAUNCH), *addressed),
-            RenewalAttestor(keys.public(Purpose.RENEWAL), *addressed),
+            launch_attestor(keys.public(Purpose.LAUNCH), *addressed),
+            renewal_attestor(keys.public(Purpose.RENEWAL), *addressed),
         )
 
     async def post(self, request: Request) -> Response:
@@ -88,11 +89,14 @@ class TokenEndpoint:
             rendered = oauth.render(await self.issue(asked, peer=self._peer(request)))
         except OAuthError as error:
             rendered = oauth.render_error(error)
+        except db.StoreInDoubt as error:
+            event(log, "store_in_doubt", level=logging.ERROR, cause=str(error))
+            rendered = oauth.render_error(oauth.server_error())
         except db.StoreUnavailable:
             event(log, "store_unavailable", level=logging.ERROR)
             rendered = oauth.render_error(oauth.unavailable("the store does not answer"))
         except Exception as error:
-            event(log, "token_endpoint_failed", level=logging.ERROR, exc_info=error)
+            failed(log, "token_endpoint_failed", error)
             rendered = oauth.render_error(oauth.server_error())
         headers = {**rendered.headers, "request-id": request_id.get() or ""}
         return Response(rendered.body, rendered.status, headers)
@@ -159,15 +163,18 @@ class TokenEndpoint:
         services = self._services
         key_id = services.keys.active(Purpose.ACCESS).kid
         found = standing.look_up(conn, attested, key_id, int(services.clock.now()))
-        # Read after the locks were waited for, so that nothing recorded is older than what is seen.
-        now = services.clock.now()
+        # Read under the locks, as admin acts do, so that nothing recorded is older than what is
+        # seen. Never before our own clock: what has expired stays expired if the store's goes back.
+        now = max(services.now_ms(conn) / 1000, services.clock.now())
         if found is None:
             return Refused("unknown_sandbox", "sandbox is not known here")
         refused = _judge_request(asked, attested) or standing.judge(found, attested, now)
         if refused is not None:
             return refused
         if found.ended("kid", key_id):
-            raise oauth.unavailable("the signing key is revoked; an administrator must rotate it")
+            raise oauth.unavailable(
+                "the signing key is revoked; restart the broker: it makes a new key"
+            )
         if found.cut_off is not None and int(now) <= found.cut_off:
             return TooSoon(found.cut_off + 1)
         act = Act(conn, attested.sandbox, int(now * 1000), services.new_id, request_id.get())

@@ -2,13 +2,14 @@
 
 Access tokens, launch credentials and renewal generations have a key each, so none of the three can
 pass for another whatever else goes wrong (RFC 8725 §3.9). Keys are made at the first start, under
-the store's write lock, so that brokers starting together agree on one set.
+the store's write lock, so that brokers starting together agree on one set. A key that was revoked
+is replaced at the next start; what it signed stays dead, launch credentials included.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -17,9 +18,9 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from daypass_broker import audit, db, files, revocation, schema
+from daypass_broker import db, files, revocation, schema
+from daypass_broker.act import SYSTEM, Act, acting
 from daypass_broker.audit import AuditTag
-from daypass_core.clock import Clock
 from daypass_core.jwks import PublicKeys, parse_jwks, thumbprint, to_jwk
 
 
@@ -54,21 +55,21 @@ class KeyRing:
         self._public = dict(public)
 
     @classmethod
-    def load(cls, engine: sa.Engine, keys_dir: Path, clock: Clock) -> KeyRing:
-        """Read the ring, making the keys that do not exist yet.
+    def load(cls, engine: sa.Engine, keys_dir: Path, new_id: Callable[[str], str]) -> KeyRing:
+        """Read the ring, making the keys that do not exist yet or were revoked.
 
         Raises KeyRingError when a private key is missing, readable by others or not the one the
         store knows, and db.StoreUnavailable.
         """
         try:
             files.make_private_dir(keys_dir)
-            with db.begin(engine) as conn:
-                # On Postgres the one row every revocation locks serves as the lock here too; it
-                # must come before the look, or two brokers would both find nothing.
-                revocation.lock_version(conn)
+            # On Postgres the one row every revocation locks serves as the lock here too; it must
+            # come before the look, or two brokers would both find nothing.
+            with acting(engine, SYSTEM, new_id, lock=revocation.lock_version) as act:
+                _retire_revoked(act)
                 for purpose in Purpose:
-                    _ensure_active(conn, keys_dir, purpose, int(clock.now() * 1000))
-                rows = conn.execute(sa.select(schema.signing_key)).all()
+                    _ensure_active(act, keys_dir, purpose)
+                rows = act.conn.execute(sa.select(schema.signing_key)).all()
         except OSError as error:
             raise KeyRingError(f"cannot use keys directory {keys_dir}: {error.strerror}") from error
         active = {
@@ -96,10 +97,27 @@ class KeyRing:
         return {"keys": [to_jwk(access[kid]) for kid in sorted(access)]}
 
 
-def _ensure_active(conn: sa.Connection, keys_dir: Path, purpose: Purpose, at: int) -> None:
+def _retire_revoked(act: Act) -> None:
+    """Take active keys that a revocation names out of use, or nothing could be issued ever again.
+
+    The row stays: while the key is known its revocation is never pruned.
+    """
+    table, ended = schema.signing_key, schema.revocation.c
+    named = sa.select(ended.ident).where(ended.scope == "kid")
+    revoked = (table.c.state == "active") & table.c.kid.in_(named)
+    for row in act.conn.execute(sa.select(table.c.kid, table.c.purpose).where(revoked)).all():
+        act.conn.execute(
+            sa.update(table)
+            .where(table.c.kid == row.kid)
+            .values(state="retired", retired_at=act.at)
+        )
+        act.tell(AuditTag.KEY_RETIRED, subject=row.kid, detail={"purpose": row.purpose})
+
+
+def _ensure_active(act: Act, keys_dir: Path, purpose: Purpose) -> None:
     table = schema.signing_key
     query = sa.select(table.c.kid).where(table.c.purpose == purpose, table.c.state == "active")
-    if conn.execute(query).first() is not None:
+    if act.conn.execute(query).first() is not None:
         return
     private = ec.generate_private_key(ec.SECP256R1())
     kid = thumbprint(private.public_key())
@@ -110,18 +128,17 @@ def _ensure_active(conn: sa.Connection, keys_dir: Path, purpose: Purpose, at: in
         serialization.NoEncryption(),
     )
     files.write_private(_path(keys_dir, purpose, kid), pem)
-    conn.execute(
+    act.conn.execute(
         sa.insert(table).values(
             kid=kid,
             purpose=purpose.value,
             state="active",
             public_jwk=db.to_json(to_jwk(private.public_key())),
-            created_at=at,
-            activated_at=at,
+            created_at=act.at,
+            activated_at=act.at,
         )
     )
-    detail = {"purpose": purpose.value}
-    audit.append(conn, AuditTag.KEY_ACTIVATED, "system", at=at, subject=kid, detail=detail)
+    act.tell(AuditTag.KEY_ACTIVATED, subject=kid, detail={"purpose": purpose.value})
 
 
 def _path(keys_dir: Path, purpose: Purpose, kid: str) -> Path:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from daypass_broker import audit, schema
 from daypass_broker.act import Act
 from daypass_broker.audit import AuditTag
-from daypass_broker.oauth import Refused
+from daypass_broker.refused import Refused
 
 GRACE_MS = 10_000
 

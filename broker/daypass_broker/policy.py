@@ -11,15 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from daypass_broker.fields import Fields
-from daypass_broker.money import format_usd
+from daypass_core.claims import MAX_ACCESS_LIFE
+from daypass_core.money import format_usd
 from daypass_core.problem import Code, Refusal, refuse
 from daypass_core.scope import Scope, ScopeError, narrow, parse_scope
 
 LAUNCH_MODES = ("reusable", "single_use")
 MAX_LIFETIME_SECONDS = 24 * 3600
-MAX_TOKEN_TTL_SECONDS = 3600
 _LIFETIME_SECONDS = 4 * 3600
 _TOKEN_TTL_SECONDS = 600
+ISSUANCE_BUCKET = 60.0
+"""How many access tokens a sandbox may ask for at once; its bucket begins full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ def _profile(name: str, fields: Fields, min_token_ttl: int) -> Profile:
     most_budget = fields.usd("max_budget_usd")
     lifetime = fields.integer("lifetime_seconds", least=1, most=MAX_LIFETIME_SECONDS)
     most_lifetime = fields.integer("max_lifetime_seconds", least=1, most=MAX_LIFETIME_SECONDS)
-    ttl = fields.integer("token_ttl_seconds", least=min_token_ttl, most=MAX_TOKEN_TTL_SECONDS)
+    ttl = fields.integer("token_ttl_seconds", least=min_token_ttl, most=MAX_ACCESS_LIFE)
     launch = fields.text("launch", choices=LAUNCH_MODES)
     scope = _scope(fields)
     fields.done()
@@ -148,7 +150,7 @@ def _profile(name: str, fields: Fields, min_token_ttl: int) -> Profile:
         max_budget_nano=_given(most_budget, budget),
         lifetime_s=_given(lifetime, min(_LIFETIME_SECONDS, most_lifetime or MAX_LIFETIME_SECONDS)),
         max_lifetime_s=_given(most_lifetime, MAX_LIFETIME_SECONDS),
-        token_ttl_s=_given(ttl, _TOKEN_TTL_SECONDS),
+        token_ttl_s=_given(ttl, max(_TOKEN_TTL_SECONDS, min_token_ttl)),
         launch=launch or LAUNCH_MODES[0],
     )
     if profile.max_budget_nano < profile.budget_nano:

@@ -12,9 +12,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from daypass_broker import audit, db, fields, money, policy, schema
+from daypass_broker import db, fields, policy, schema
+from daypass_broker.act import Act
 from daypass_broker.audit import AuditTag
 from daypass_broker.policy import Policy, Profile
+from daypass_core import money
 from daypass_core.scope import parse_scope, scope_to_wire
 
 
@@ -37,55 +39,36 @@ class Summary:
         }
 
 
-def apply_document(
-    engine: sa.Engine,
-    data: bytes,
-    *,
-    actor: str,
-    min_token_ttl: int,
-    json_only: bool = False,
-    dry_run: bool = False,
-    request_id: str | None = None,
-) -> Summary:
-    """Read a policy document (YAML, of which JSON is a part) and apply it.
+def read(data: bytes, *, min_token_ttl: int, json_only: bool = False) -> Policy:
+    """Read a policy document (YAML, of which JSON is a part).
 
-    Raises FieldError with the path of what is wrong, and StoreUnavailable.
+    Raises FieldError with the path of what is wrong.
     """
     document = fields.read_json(data) if json_only else fields.read_yaml(data)
-    wanted = policy.parse(document, min_token_ttl=min_token_ttl)
-    with db.begin(engine) as conn:
-        return apply(conn, wanted, actor=actor, dry_run=dry_run, request_id=request_id)
+    return policy.parse(document, min_token_ttl=min_token_ttl)
 
 
-def apply(
-    conn: sa.Connection,
-    wanted: Policy,
-    *,
-    actor: str,
-    dry_run: bool = False,
-    request_id: str | None = None,
-) -> Summary:
-    """Bring the store to the policy inside the caller's write transaction.
+def apply(act: Act, wanted: Policy, *, dry_run: bool = False) -> Summary:
+    """Bring the store to the policy.
 
-    Raises FieldError when the policy names a profile or tenant that neither it nor the store has,
-    or moves an orchestrator to another tenant.
+    The act was opened with `revocation.lock_version`: two appliers at once would both read "not
+    there" and both insert. Raises FieldError when the policy names a profile or tenant that neither
+    it nor the store has, or moves an orchestrator to another tenant.
     """
-    _lock(conn)
-    _check_references(conn, wanted)
+    _check_references(act.conn, wanted)
     summary = Summary(dry_run=dry_run)
-    at = db.now_ms(conn)
     for table, path, key, values in _wanted_rows(wanted):
-        _put(conn, table, path, key, values, at, summary)
+        _put(act, table, path, key, values, summary)
     if not dry_run and (summary.created or summary.updated):
-        detail = {"created": summary.created, "updated": summary.updated}
-        audit.append(
-            conn, AuditTag.POLICY_APPLIED, actor, at=at, detail=detail, request_id=request_id
+        act.tell(
+            AuditTag.POLICY_APPLIED,
+            detail={"created": summary.created, "updated": summary.updated},
         )
     return summary
 
 
 def export(conn: sa.Connection) -> dict[str, object]:
-    """Return the policy as a document that `apply_document` takes again."""
+    """Return the policy as a document that `read` takes again."""
     profiles = conn.execute(sa.select(schema.profile).order_by(schema.profile.c.name))
     tenants = conn.execute(sa.select(schema.tenant).order_by(schema.tenant.c.id))
     orchestrators = conn.execute(
@@ -113,12 +96,6 @@ def load_profile(conn: sa.Connection, name: str) -> Profile | None:
         token_ttl_s=row.token_ttl_s,
         launch=row.launch,
     )
-
-
-def _lock(conn: sa.Connection) -> None:
-    # Two appliers at once would both read "not there" and both insert. SQLite's write transaction
-    # excludes that already; on Postgres the row every revocation locks serves as the one lock.
-    conn.execute(sa.select(schema.revocation_version.c.version).with_for_update())
 
 
 def _check_references(conn: sa.Connection, wanted: Policy) -> None:
@@ -151,32 +128,26 @@ def _wanted_rows(wanted: Policy) -> Iterator[tuple[sa.Table, str, str, dict[str,
 
 
 def _put(
-    conn: sa.Connection,
-    table: sa.Table,
-    path: str,
-    key: str,
-    values: dict[str, Any],
-    at: int,
-    summary: Summary,
+    act: Act, table: sa.Table, path: str, key: str, values: dict[str, Any], summary: Summary
 ) -> None:
     (key_column,) = table.primary_key.columns
-    row = conn.execute(sa.select(table).where(key_column == key)).mappings().first()
+    row = act.conn.execute(sa.select(table).where(key_column == key)).mappings().first()
     if row is None:
         summary.created.append(path)
-        values = {key_column.name: key, "created_at": at, **values}
+        values = {key_column.name: key, "created_at": act.at, **values}
         if table is schema.tenant:
             values["state"] = "active"
         if "updated_at" in table.c:
-            values["updated_at"] = at
+            values["updated_at"] = act.at
         statement: sa.Executable = sa.insert(table).values(**values)
     elif any(row[name] != value for name, value in values.items()):
         summary.updated.append(path)
-        statement = sa.update(table).where(key_column == key).values(**values, updated_at=at)
+        statement = sa.update(table).where(key_column == key).values(**values, updated_at=act.at)
     else:
         summary.unchanged.append(path)
         return
     if not summary.dry_run:
-        conn.execute(statement)
+        act.conn.execute(statement)
 
 
 def _profile_columns(profile: Profile) -> dict[str, Any]:

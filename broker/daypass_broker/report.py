@@ -7,7 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from daypass_broker import db, money, schema, times
+from daypass_broker import db, schema, times
+from daypass_core import money
 from daypass_core.problem import Code, refuse
 
 GROUPS = ("tenant", "sandbox", "model", "day")
@@ -62,18 +63,32 @@ def usage(
     }
 
 
-def grouped(conn: sa.Connection, wanted: UsageFilter, group_by: str) -> dict[str, object]:
-    """Return sums per tenant, sandbox, model or day (UTC), and the totals over all of them."""
+def grouped(
+    conn: sa.Connection,
+    wanted: UsageFilter,
+    group_by: str,
+    *,
+    limit: int,
+    after: str | None = None,
+) -> dict[str, object]:
+    """Return sums per tenant, sandbox, model or day (UTC), and the totals over all of them.
+
+    In the order of their names; `after` is the last one shown before. Raises Refusal for a day that
+    is none.
+    """
     columns = schema.usage.c
     key = columns.started_at // _DAY_MS if group_by == "day" else columns[group_by]
     matching = _matching(wanted)
     query = sa.select(key.label("key"), *_sums()).where(*matching).group_by(key).order_by(key)
-    rows = [{group_by: _key(group_by, row.key), **_sum(row)} for row in conn.execute(query)]
+    if after is not None:
+        query = query.where(key > (_day(after) if group_by == "day" else after))
+    found = conn.execute(query.limit(limit + 1)).all()
+    rows = [{group_by: _key(group_by, row.key), **_sum(row)} for row in found[:limit]]
     return {
         "group_by": group_by,
         "rows": rows,
         "totals": _totals(conn, matching),
-        "next": None,
+        "next": rows[-1][group_by] if len(found) > limit else None,
     }
 
 
@@ -160,6 +175,13 @@ def _sum(row: sa.Row[Any]) -> dict[str, object]:
 
 def _key(group_by: str, key: Any) -> str:
     return times.format_second(int(key) * 86_400)[:10] if group_by == "day" else str(key)
+
+
+def _day(text: str) -> int:
+    try:
+        return times.parse_second(text) // 86_400
+    except ValueError as error:
+        raise refuse(Code.INVALID_REQUEST, f"after: {error}", field="after") from None
 
 
 def _call(row: sa.Row[Any]) -> dict[str, object]:

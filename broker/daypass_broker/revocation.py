@@ -15,14 +15,12 @@ import sqlalchemy as sa
 from daypass_broker import schema
 from daypass_broker.act import Act
 
-SCOPES = ("global", "tenant", "sandbox", "grant", "kid", "jti")
 GLOBAL_IDENT = "*"
 
-# Rows live as long as anything they end could: a launch credential lives a day, a token an hour;
-# a minute on top covers the leeway of verifiers and clocks.
+# Rows live as long as anything they end could. That is a launch credential, which lives a day and
+# is named by scope jti as well; a minute on top covers the leeway of verifiers and clocks.
 _MARGIN_SECONDS = 60
 _DAY_SECONDS = 24 * 3600 + _MARGIN_SECONDS
-_TOKEN_SECONDS = 3600 + _MARGIN_SECONDS
 # A key must not come back by waiting: its row has no end (year 9999) while the key is known.
 _NEVER = 253_402_300_799
 
@@ -97,9 +95,7 @@ def _version(conn: sa.Connection, *, share: bool) -> int:
 
 
 def _expiry(scope: str, start: int) -> int:
-    if scope == "kid":
-        return _NEVER
-    return start + (_TOKEN_SECONDS if scope == "jti" else _DAY_SECONDS)
+    return _NEVER if scope == "kid" else start + _DAY_SECONDS
 
 
 def _prune(act: Act) -> None:
@@ -118,9 +114,13 @@ def _of_tenant(tenant: str) -> sa.ColumnElement[bool]:
     grants = sa.select(schema.grant_.c.id).where(schema.grant_.c.sandbox.in_(mine))
     tokens = sa.select(schema.token.c.jti).where(schema.token.c.tenant == tenant)
     launches = sa.select(sandboxes.launch_jti).where(sandboxes.tenant == tenant)
+    replaced = sa.select(sandboxes.previous_launch_jti).where(
+        sandboxes.tenant == tenant, sandboxes.previous_launch_jti.is_not(None)
+    )
+    jtis = sa.union_all(tokens, launches, replaced)
     return sa.or_(
         (row.scope == "tenant") & (row.ident == tenant),
         (row.scope == "sandbox") & row.ident.in_(mine),
         (row.scope == "grant") & row.ident.in_(grants),
-        (row.scope == "jti") & (row.ident.in_(tokens) | row.ident.in_(launches)),
+        (row.scope == "jti") & row.ident.in_(jtis),
     )

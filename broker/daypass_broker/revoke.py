@@ -61,7 +61,7 @@ def revoke(act: Act, principal: Principal, order: Order) -> Effect:
     target = _find(act.conn, order)
     if target is None or (target.tenant and not principal.may_see(target.tenant)):
         raise refuse(Code.NOT_FOUND, f"ident: no such {order.scope}", field="ident")
-    not_before = _cut_off(order, act.second)
+    not_before = _cut_off(order, _now(act, order))
     row = revocation.append(act, order.scope, order.ident, not_before, order.reason)
     act.tell(
         AuditTag.REVOCATION_CREATED,
@@ -98,8 +98,10 @@ def _find(conn: sa.Connection, order: Order) -> _Target | None:
         mine = (grants.id == order.ident) & (grants.sandbox == sandboxes.id)
         row = _first(conn, mine, sandboxes.tenant, sandboxes.id)
     else:
+        # A launch credential that was replaced still works for a minute.
+        launch = sa.literal(order.ident).in_((sandboxes.launch_jti, sandboxes.previous_launch_jti))
         row = _first(conn, tokens.jti == order.ident, tokens.tenant, tokens.sandbox) or _first(
-            conn, sandboxes.launch_jti == order.ident, sandboxes.tenant, sandboxes.id
+            conn, launch, sandboxes.tenant, sandboxes.id
         )
     return None if row is None else _Target(*row)
 
@@ -108,6 +110,22 @@ def _first(
     conn: sa.Connection, where: sa.ColumnElement[bool], *columns: sa.Column[Any]
 ) -> sa.Row[Any] | None:
     return conn.execute(sa.select(*columns).where(where)).first()
+
+
+def _now(act: Act, order: Order) -> int:
+    """Return the second that "now" is for this order: not before any token it is to end.
+
+    The database's clock may have gone back (a fail-over), and brokers do not follow it there.
+    """
+    tokens = schema.token.c
+    concerned = {
+        "global": sa.true(),
+        "tenant": tokens.tenant == order.ident,
+        "sandbox": tokens.sandbox == order.ident,
+        "grant": tokens.grant_id == order.ident,
+    }.get(order.scope, sa.false())
+    newest = act.conn.execute(sa.select(sa.func.max(tokens.iat)).where(concerned)).scalar()
+    return max(act.second, newest or 0)
 
 
 def _cut_off(order: Order, now: int) -> int | None:

@@ -17,12 +17,12 @@ from daypass_broker.audit import AuditTag
 from daypass_broker.credential import Principal
 from daypass_broker.policy import Allotment
 from daypass_broker.sandbox_request import SandboxRequest
+from daypass_core.claims import account_id
 from daypass_core.problem import Code, refuse
 from daypass_core.scope import scope_to_wire
 
 # A client that has just read the old launch credential still gets its token with it.
 LAUNCH_GRACE_MS = 60_000
-_FULL_BUCKET = 60.0
 
 
 def create(
@@ -138,11 +138,6 @@ def replace_launch(act: Act, principal: Principal, sandbox_id: str) -> sa.Row[An
     return _one(act.conn, sandbox_id)
 
 
-def account_id(sandbox_id: str) -> str:
-    """Return the id of a sandbox's own account."""
-    return f"sandbox:{sandbox_id}"
-
-
 def _insert(
     act: Act,
     sandbox_id: str,
@@ -167,7 +162,7 @@ def _insert(
             token_ttl_s=allotment.token_ttl_s,
             labels=db.to_json(request.labels),
             connect=request.connect,
-            bucket_level=_FULL_BUCKET,
+            bucket_level=policy.ISSUANCE_BUCKET,
             bucket_at=act.at,
             deadline=deadline,
             created_by=act.actor,

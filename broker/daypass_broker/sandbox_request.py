@@ -13,10 +13,10 @@ from daypass_broker.fields import Fields
 from daypass_broker.policy import (
     LAUNCH_MODES,
     MAX_LIFETIME_SECONDS,
-    MAX_TOKEN_TTL_SECONDS,
     Profile,
     Wish,
 )
+from daypass_core.claims import MAX_ACCESS_LIFE
 from daypass_core.problem import Code, Refusal, refuse
 from daypass_core.scope import Scope, ScopeError, parse_scope
 
@@ -48,7 +48,7 @@ def read(body: object) -> SandboxRequest:
             scope=_scope(fields),
             launch=fields.text("launch", choices=LAUNCH_MODES),
             lifetime_s=fields.integer("lifetime_seconds", least=1, most=MAX_LIFETIME_SECONDS),
-            token_ttl_s=fields.integer("token_ttl_seconds", least=1, most=MAX_TOKEN_TTL_SECONDS),
+            token_ttl_s=fields.integer("token_ttl_seconds", least=1, most=MAX_ACCESS_LIFE),
             budget_nano=fields.usd("budget_usd"),
         ),
         labels=_labels(fields),

@@ -12,6 +12,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from daypass_core.revocation import SCOPES
+
 metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -189,7 +191,7 @@ revocation = sa.Table(
     _text("actor"),
     _int("created_at"),
     _int("version"),  # the value of revocation_version this row raised it to
-    _one_of("scope", "global", "tenant", "sandbox", "grant", "kid", "jti"),
+    _one_of("scope", *SCOPES),
     sa.Index(None, "scope", "ident"),
     sa.Index(None, "expires_at"),
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from daypass_broker import db
 from daypass_broker.settings import Settings
 
 if TYPE_CHECKING:
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The broker's collaborators; `new_id(prefix)` makes ids such as `sbx_…`."""
+    """The broker's collaborators; `new_id(prefix)` makes ids such as `sbx_…`.
+
+    `clock` follows the store's time without asking it and never goes back; `now_ms` asks it, inside
+    a transaction.
+    """
 
     engine: sa.Engine
     clock: Clock
@@ -26,3 +31,4 @@ class Services:
     signer: Signer
     keys: KeyRing
     new_id: Callable[[str], str]
+    now_ms: Callable[[sa.Connection], int] = db.now_ms

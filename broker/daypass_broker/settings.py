@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from daypass_core.claims import MAX_ACCESS_LIFE, parse_trust_domain
+from daypass_core.log import LEVELS
 from daypass_core.settings import Listen, Reader, environment
-
-LOG_LEVELS = ("debug", "info", "warning", "error")
-MAX_TOKEN_TTL_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,9 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     settings = Settings(
         issuer=read.url("DAYPASS_ISSUER"),
         audience=read.text("DAYPASS_AUDIENCE", default="daypass-proxy"),
-        trust_domain=read.text("DAYPASS_TRUST_DOMAIN", default="daypass.local"),
-        database_url=read.text("DAYPASS_DATABASE_URL"),
-        log_level=read.choice("DAYPASS_LOG_LEVEL", LOG_LEVELS, default="info"),
+        trust_domain=read.parsed("DAYPASS_TRUST_DOMAIN", parse_trust_domain, "", "daypass.local"),
+        database_url=database_url(read),
+        log_level=read.choice("DAYPASS_LOG_LEVEL", LEVELS, default="info"),
         internal=read.listen("DAYPASS_BROKER_INTERNAL"),
         admin=read.listen("DAYPASS_BROKER_ADMIN", default=Listen("127.0.0.1", 8701)),
         keys_dir=read.path("DAYPASS_BROKER_KEYS_DIR"),
@@ -58,11 +57,19 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         ca_file=read.path("DAYPASS_CA_FILE", default=None),
         tls_cert=read.path("DAYPASS_BROKER_TLS_CERT", default=None),
         tls_key=read.path("DAYPASS_BROKER_TLS_KEY", default=None),
-        min_token_ttl=read.integer(
-            "DAYPASS_MIN_TOKEN_TTL", default=300, least=1, most=MAX_TOKEN_TTL_SECONDS
-        ),
+        min_token_ttl=min_token_ttl(read),
     )
     if (settings.tls_cert is None) != (settings.tls_key is None):
         read.problem("DAYPASS_BROKER_TLS_KEY", "set it together with DAYPASS_BROKER_TLS_CERT")
     read.done()
     return settings
+
+
+def database_url(read: Reader) -> str:
+    """Read where the database is; commands that work on it directly need no more than this."""
+    return read.text("DAYPASS_DATABASE_URL")
+
+
+def min_token_ttl(read: Reader) -> int:
+    """Read the shortest life of an access token that may be asked for, in seconds."""
+    return read.integer("DAYPASS_MIN_TOKEN_TTL", default=300, least=1, most=MAX_ACCESS_LIFE)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from daypass_broker import revocation, schema
 from daypass_broker.attest import Attested
-from daypass_broker.oauth import Refused
+from daypass_broker.refused import Refused
 from daypass_core.revocation import Revocation, RevocationSet
 
 
@@ -122,7 +122,7 @@ def _judge_sandbox(standing: Standing, now: float) -> Refused | None:
     if now >= standing.ends_at:
         return Refused("deadline", "sandbox deadline has passed; register a new sandbox")
     if not standing.tenant_active or standing.ended("tenant", sandbox.tenant):
-        return Refused("tenant_revoked", "tenant revoked; an administrator must restore it")
+        return Refused("tenant_revoked", "tenant is revoked, and its sandboxes with it")
     revoked = sandbox.state == "revoked" or grant.state == "revoked"
     absolute = (
         standing.ended("sandbox", sandbox.id)

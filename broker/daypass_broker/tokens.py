@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from daypass_broker import db, schema
 from daypass_broker.act import Act
 from daypass_broker.audit import AuditTag
+from daypass_broker.policy import ISSUANCE_BUCKET
 from daypass_broker.settings import Settings
 from daypass_broker.standing import Standing
 from daypass_core.claims import Claims, subject
@@ -21,17 +22,16 @@ from daypass_core.scope import parse_scope
 
 MAX_LIVE = 8
 SAME_TOKEN_MS = 5_000
-BUCKET_SIZE = 60.0
 REFILL_PER_SECOND = 1.0
 
 
 def take_from_bucket(act: Act, sandbox: sa.Row[Any]) -> bool:
     """Take one issuance out of the sandbox's bucket; False when it is empty.
 
-    The bucket holds 60 and refills one a second.
+    The bucket holds ISSUANCE_BUCKET and refills one a second.
     """
     refill = max(0, act.at - sandbox.bucket_at) / 1000 * REFILL_PER_SECOND
-    level = min(BUCKET_SIZE, sandbox.bucket_level + refill)
+    level = min(ISSUANCE_BUCKET, sandbox.bucket_level + refill)
     if level < 1.0:
         return False
     act.conn.execute(

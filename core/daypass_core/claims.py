@@ -26,12 +26,13 @@ MAX_ACCESS_LIFE = 3600
 could outlive its revocation is refused however well it is signed."""
 
 _MAX_TIME = 2**40  # far beyond any sane date, far below where doubles lose seconds
+_TRUST_DOMAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,254}")
 _TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _SUBJECT = re.compile(
-    r"spiffe://[a-z0-9][a-z0-9._-]{0,254}"
-    r"/tenant/(?P<tenant>[a-z0-9][a-z0-9-]{0,62})"
-    r"/sandbox/(?P<sandbox>[a-z0-9][a-z0-9_-]{0,62})"
+    rf"spiffe://{_TRUST_DOMAIN.pattern}"
+    rf"/tenant/(?P<tenant>{_TENANT.pattern})"
+    rf"/sandbox/(?P<sandbox>{_ID.pattern})"
 )
 _COMMON = frozenset({"iss", "aud", "sub", "tenant", "jti", "iat", "exp"})
 _ACCESS = _COMMON | {"client_id", "grants", "nbf", "authorization_details"}
@@ -93,6 +94,20 @@ class RenewalClaims(SandboxClaims):
 def subject(trust_domain: str, tenant: str, sandbox: str) -> str:
     """Return the SPIFFE id that is `sub` and `client_id` of every token of this sandbox."""
     return f"spiffe://{trust_domain}/tenant/{tenant}/sandbox/{sandbox}"
+
+
+def parse_trust_domain(text: str) -> str:
+    """Return the text if it can stand in a `sub`; raises ValueError that does not repeat it."""
+    if not _TRUST_DOMAIN.fullmatch(text):
+        raise ValueError(
+            "must be a domain in lower case: letters, digits, '.', '_' and '-', at most 255"
+        )
+    return text
+
+
+def account_id(sandbox: str) -> str:
+    """Return the id of a sandbox's own account, which its calls are paid from."""
+    return f"sandbox:{sandbox}"
 
 
 def access_payload(claims: Claims) -> dict[str, object]:

@@ -7,6 +7,7 @@ whatever still looks like a token or key is blotted out of the finished line.
 
 import json
 import logging
+import os
 import re
 import sys
 from contextvars import ContextVar
@@ -62,6 +63,24 @@ def event(
     """Log one event: `name` is static snake_case, everything that varies goes into `fields`."""
     if logger.isEnabledFor(level):
         logger.log(level, name, exc_info=exc_info, extra={"fields": fields}, stacklevel=2)
+
+
+def failed(logger: logging.Logger, name: str, error: BaseException, /) -> None:
+    """Log an error that nobody expected: its kind and where it came from, and no more.
+
+    The text of a foreign exception, and the lines of its traceback, may hold parts of a request.
+    """
+    event(logger, name, level=logging.ERROR, kind=type(error).__name__, where=_where(error))
+
+
+def _where(error: BaseException) -> str:
+    """Return file and line of the innermost frame: a place, never a value."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    if frame is None:
+        return ""
+    return f"{os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}"
 
 
 class JsonFormatter(logging.Formatter):

@@ -5,6 +5,7 @@ not understood cannot be enforced: an unknown type, field, provider or endpoint 
 skipped. `narrow` is how every derived scope is made, so no step can widen one.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ _DOMAIN = re.compile(
 )
 _MAX_OUTPUT_TOKENS = 10_000_000
 _MAX_ITEMS = 64
+_MAX_BYTES = 2048
+"""Most bytes of a scope's wire form: what fits into a token of 4 KiB beside everything else."""
 
 
 class ScopeError(ValueError):
@@ -86,7 +89,13 @@ def parse_scope(value: object) -> Scope:
         if detail.provider in seen:
             raise ScopeError(f"{_ROOT}[{i}].provider", "must be given once only")
         seen.add(detail.provider)
-    return Scope(details)
+    scope = Scope(details)
+    size = len(json.dumps(scope_to_wire(scope), separators=(",", ":")))
+    if size > _MAX_BYTES:
+        raise ScopeError(
+            _ROOT, f"is {size} bytes of JSON, at most {_MAX_BYTES} fit into a token: name less"
+        )
+    return scope
 
 
 def scope_to_wire(scope: Scope) -> list[dict[str, object]]:

@@ -31,7 +31,15 @@ DRAIN_SECONDS = 30.0
 """How long calls in flight may take to end after the first signal."""
 KEEP_ALIVE_SECONDS = 120
 EXIT_CANNOT_START = 2
-_CLOSE_SECONDS = 5.0  # for the app's own closing: the ledger settles there
+UNWIND_SECONDS = 5.0
+"""How long calls cut at the end of the drain may take to settle."""
+CLOSE_SECONDS = 8.0
+"""How long the app may then take to close.
+
+One order, each inside the next: the ledger goes on trying for 6 s to book what is owed (proxy,
+`ledger/writer.py`), the app has 8 s to close, and `daypass up` waits 15 s after its second signal
+before it kills (SDK, `_process.py`).
+"""
 _PR_SET_DUMPABLE = 4
 
 
@@ -190,15 +198,15 @@ class _Serving:
                 task.cancel()
         if tasks:
             event(log, "requests_cut", level=logging.WARNING, count=len(tasks))
-            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
+            await asyncio.wait(tasks, timeout=UNWIND_SECONDS)
 
     async def _close_apps(self) -> None:
         for lifespan in reversed(self._lifespans.values()):
             closing = asyncio.ensure_future(lifespan.shutdown())
-            done, _ = await asyncio.wait([closing], timeout=_CLOSE_SECONDS)
+            done, _ = await asyncio.wait([closing], timeout=CLOSE_SECONDS)
             if not done:
                 closing.cancel()
-                event(log, "close_timed_out", level=logging.ERROR, seconds=_CLOSE_SECONDS)
+                event(log, "close_timed_out", level=logging.ERROR, seconds=CLOSE_SECONDS)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -29,7 +29,7 @@ def upgrade(url: str) -> None:
 
     Raises ValueError for a URL we do not serve and SQLAlchemy's errors for a database that fails.
     """
-    with _locked(_parse(url)) as connection:
+    with _locked(parse_url(url)) as connection:
         config = Config()
         # Alembic interpolates '%' in its options.
         config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
@@ -40,7 +40,7 @@ def upgrade(url: str) -> None:
 
 def current(url: str) -> str | None:
     """Return the revision the database is at, None when it has none; never creates a file."""
-    parsed = _parse(url)
+    parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).exists():
         return None
     engine = sa.create_engine(parsed, poolclass=sa.NullPool)
@@ -48,7 +48,11 @@ def current(url: str) -> str | None:
         return MigrationContext.configure(connection).get_current_revision()
 
 
-def _parse(url: str) -> sa.URL:
+def parse_url(url: str) -> sa.URL:
+    """Read the URL of a SQLite file or a PostgreSQL database, for psycopg.
+
+    Raises ValueError, which repeats nothing of it.
+    """
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:

@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("check", help="check the settings and the price overlay, then exit")
     command = parser.parse_args(arguments).command
     # Before any secret is read: nothing of this process goes into dumps or to its neighbours.
+    configure("proxy", "info")
     harden()
     try:
         settings = load()

@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from decimal import Decimal
 from logging import ERROR
-from typing import Protocol
 
-from daypass_core.claims import Claims
-from daypass_core.clock import Clock
+from daypass_core.claims import Claims, account_id
 from daypass_core.log import event, get_logger
+from daypass_core.money import format_usd
 from daypass_core.problem import Code, Refusal, refuse
 from daypass_core.revocation import Verdict
 from daypass_core.verify import LEEWAY
@@ -25,7 +23,6 @@ from daypass_proxy.attempt import Attempt
 from daypass_proxy.estimate import ceiling
 from daypass_proxy.ledger import (
     MAX_NANO,
-    Ledger,
     LedgerRefused,
     LedgerUnavailable,
     Outcome,
@@ -33,67 +30,27 @@ from daypass_proxy.ledger import (
 )
 from daypass_proxy.price import Price, PriceTable
 from daypass_proxy.providers import Call
-from daypass_proxy.streams import CallCut, LiveCalls
+from daypass_proxy.services import Services
+from daypass_proxy.streams import CallCut
 
 log = get_logger(__name__)
 
 
-class View(Protocol):
-    """What admission asks the revocation view."""
-
-    def check_fresh(self) -> None:
-        """Raise Refusal view_stale when the view is too old."""
-        ...
-
-    def verdict(self, claims: Claims) -> Verdict | None:
-        """Return how this token ended, None while it is in force."""
-        ...
-
-
-class Parts(Protocol):
-    """What admission needs of the services."""
-
-    @property
-    def prices(self) -> PriceTable:
-        """The price table."""
-        ...
-
-    @property
-    def ledger(self) -> Ledger:
-        """The ledger."""
-        ...
-
-    @property
-    def live_calls(self) -> LiveCalls:
-        """The live-call registry."""
-        ...
-
-    @property
-    def revocations(self) -> View:
-        """The revocation view."""
-        ...
-
-    @property
-    def clock(self) -> Clock:
-        """The store's clock."""
-        ...
-
-
 @asynccontextmanager
 async def admit(
-    call: Call, claims: Claims, usage_id: str, parts: Parts, *, longest: float | None = None
+    call: Call, claims: Claims, usage_id: str, services: Services, *, longest: float | None = None
 ) -> AsyncIterator[Attempt]:
     """Admit `call` for as long as the block runs, at most `longest` seconds.
 
     Raises Refusal: unpriced_model, budget_exhausted, budget_held, rate_limited,
     store_unavailable, view_stale, token_expired, token_revoked.
     """
-    parts.revocations.check_fresh()
-    price = await _reserve(call, claims, usage_id, parts) if call.billable else None
-    with parts.live_calls.enter(usage_id, claims, longest=longest) as live:
-        attempt = Attempt(call, claims, live, usage_id, parts.ledger, price)
+    services.revocations.check_fresh()
+    price = await _reserve(call, claims, usage_id, services) if call.billable else None
+    with services.live_calls.enter(usage_id, claims, longest=longest) as live:
+        attempt = Attempt(call, claims, live, usage_id, services.ledger, price)
         try:
-            _recheck(claims, attempt, parts)
+            _recheck(claims, attempt, services)
             yield attempt
         except CallCut as cut:
             attempt.note_cut(cut.reason)
@@ -105,14 +62,14 @@ async def admit(
             await attempt.settle()
 
 
-async def _reserve(call: Call, claims: Claims, usage_id: str, parts: Parts) -> Price:
-    prices = {model: _price(call.provider, model, parts.prices) for model in call.models}
+async def _reserve(call: Call, claims: Claims, usage_id: str, services: Services) -> Price:
+    prices = {model: _price(call.provider, model, services.prices) for model in call.models}
     # Each model the request names may be asked in turn, and each may be billed.
     amount = min(sum(ceiling(call, price) for price in prices.values()), MAX_NANO)
     reservation = Reservation(
         usage_id=usage_id,
         attempt=1,
-        account=f"sandbox:{claims.sandbox}",
+        account=account_id(claims.sandbox),
         tenant=claims.tenant,
         sandbox=claims.sandbox,
         grant_id=claims.grants[-1],
@@ -124,7 +81,7 @@ async def _reserve(call: Call, claims: Claims, usage_id: str, parts: Parts) -> P
         amount_nano=amount,
     )
     try:
-        answer = await parts.ledger.reserve(reservation)
+        answer = await services.ledger.reserve(reservation)
     except LedgerUnavailable:
         raise refuse(Code.STORE_UNAVAILABLE) from None
     if isinstance(answer, LedgerRefused):
@@ -149,8 +106,9 @@ def _refusal(refused: LedgerRefused, reservation: Reservation) -> Refusal:
         left = max(refused.ceiling_nano - refused.spent_nano, 0)
         return refuse(
             Code.BUDGET_EXHAUSTED,
-            hint=f"this call may cost {_usd(reservation.amount_nano)} USD, {_usd(left)} of"
-            f" {_usd(refused.ceiling_nano)} USD are left; lower max_tokens or ask for more budget",
+            hint=f"this call may cost {format_usd(reservation.amount_nano)} USD,"
+            f" {format_usd(left)} of {format_usd(refused.ceiling_nano)} USD are left;"
+            " lower max_tokens or ask for more budget",
         )
     if refused.reason == "held":
         return refuse(Code.BUDGET_HELD)
@@ -161,16 +119,12 @@ def _refusal(refused: LedgerRefused, reservation: Reservation) -> Refusal:
     return refuse(Code.STORE_UNAVAILABLE)
 
 
-def _recheck(claims: Claims, attempt: Attempt, parts: Parts) -> None:
-    verdict = parts.revocations.verdict(claims)
+def _recheck(claims: Claims, attempt: Attempt, services: Services) -> None:
+    verdict = services.revocations.verdict(claims)
     if verdict is Verdict.REVOKED:
         attempt.outcome = Outcome.CUT_REVOKED
         raise refuse(Code.TOKEN_REVOKED)
-    expired = parts.clock.now() >= claims.expires_at + LEEWAY
+    expired = services.clock.now() >= claims.expires_at + LEEWAY
     if expired or verdict is Verdict.TOKEN_ENDED:
         attempt.outcome = Outcome.CUT_REVOKED
         raise refuse(Code.TOKEN_EXPIRED)
-
-
-def _usd(nano: int) -> str:
-    return f"{Decimal(nano) / 10**9:.6f}"

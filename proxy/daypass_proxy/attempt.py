@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, field, replace
 from daypass_core.claims import Claims
 from daypass_core.problem import Code, Problem
 from daypass_proxy.estimate import likely_input
+from daypass_proxy.exchange import HeaderPairs
 from daypass_proxy.ledger import MAX_NANO, Ledger, Outcome, Settlement, Usage
 from daypass_proxy.meter import Meter
 from daypass_proxy.price import Price
-from daypass_proxy.providers import Call, HeaderPairs
+from daypass_proxy.providers import Call
 from daypass_proxy.streams import CutReason, LiveCall
 from daypass_proxy.transport import Answer, UpstreamRequest
 

@@ -13,6 +13,8 @@ from daypass_core.problem import Code, refuse
 
 MAX_BYTES = 1024 * 1024 * 1024
 MAX_PER_SANDBOX = 256 * 1024 * 1024
+# These never meet the bound over all sandboxes, so that large ones cannot keep everybody out.
+SMALL_BYTES = 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -26,15 +28,15 @@ class BodyRoom:
     def enter(self, sandbox: str, most: int) -> Iterator[Callable[[int], None]]:
         """Hold `most` bytes for a body; give the function that takes its real size, once read.
 
-        Raises Refusal: rate_limited (429) when the sandbox holds too much, overloaded (503) when
-        all of them together do.
+        Raises Refusal: rate_limited (429) when the sandbox holds too much, overloaded (503) for a
+        large body when all of them together do.
         """
         if self.sandboxes.get(sandbox, 0) + most > MAX_PER_SANDBOX:
             raise refuse(
                 Code.RATE_LIMITED,
                 "this sandbox has too many large requests under way; send fewer at once",
             )
-        if self.total + most > MAX_BYTES:
+        if most > SMALL_BYTES and self.total + most > MAX_BYTES:
             raise refuse(Code.OVERLOADED)
         held = most
         self._add(sandbox, held)

@@ -14,9 +14,15 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
+HeaderPairs = tuple[tuple[bytes, bytes], ...]
+"""Header fields as they came, names in lower case."""
 
 # The extension under which guard hands out the way to cut the connection.
 ABORT_EXTENSION = "daypass.abort"
+
+
+UNIX_PEER = "unix"
+"""The peer of every client that came by the Unix socket; it has no address."""
 
 
 class ClientGone(Exception):
@@ -24,7 +30,7 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """A request and its answer. `peer` is an address, or "unix" for a Unix socket."""
+    """A request and its answer. `peer` is an address, or UNIX_PEER."""
 
     def __init__(
         self,
@@ -39,11 +45,9 @@ class Exchange:
         self.method: str = scope["method"]
         self.raw_path: bytes = scope["raw_path"]
         self.raw_query: bytes = scope["query_string"]
-        self.headers: tuple[tuple[bytes, bytes], ...] = tuple(
-            (name, value) for name, value in scope["headers"]
-        )
+        self.headers: HeaderPairs = tuple((name, value) for name, value in scope["headers"])
         client = scope.get("client")
-        self.peer: str = client[0] if client and client[0] else "unix"
+        self.peer: str = client[0] if client and client[0] else UNIX_PEER
         self.request_id = request_id
         self.started = started
         self.started_response = False
@@ -149,7 +153,7 @@ class Exchange:
                 # A server that repeats body messages must not spin us.
                 await asyncio.sleep(0)
 
-    @property
-    def aborted(self) -> bool:
-        """Say whether the client is known to be gone, by itself or by our abort."""
-        return self._gone
+
+def header_text(headers: HeaderPairs, name: bytes) -> str:
+    """Return the (first) value of a header as text, empty without one."""
+    return next((value.decode("latin-1") for each, value in headers if each == name), "")

@@ -30,6 +30,7 @@ class _Record:
     claims: Claims | None = None
     attempt: Attempt | None = None
     refused: str | None = None
+    outcome: str = "internal_error"
 
 
 async def forward(exchange: Exchange, endpoint: str, services: Services) -> None:
@@ -42,8 +43,10 @@ async def forward(exchange: Exchange, endpoint: str, services: Services) -> None
     except CallCut as cut:
         if cut.reason is not CutReason.CLIENT_GONE:
             await _refuse(exchange, cut_problem(cut.reason), services, record)
+        else:
+            record.outcome = "client_gone"
     except ClientGone:
-        pass
+        record.outcome = "client_gone"
     finally:
         _close(exchange, endpoint, services, record)
 
@@ -63,15 +66,15 @@ async def _serve(exchange: Exchange, endpoint: str, services: Services, record: 
         async with admit(call, claims, usage_id, services, longest=longest) as attempt:
             record.attempt = attempt
             with attempt.live.cut_when(exchange.client_gone(), CutReason.CLIENT_GONE):
-                reply = await send(attempt, provider, settings.anthropic_url, services)
+                reply = await send(attempt, services)
                 await relay(reply, attempt, exchange, provider, services.clock)
 
 
 async def _refuse(exchange: Exchange, problem: Problem, services: Services, to: _Record) -> None:
     """Answer with the problem; a subject we know has its refusals counted."""
-    to.refused = problem.code
+    to.refused, to.outcome = problem.code, "refused"
     if to.claims is not None:
-        services.ledger.count(to.claims.sandbox, problem.code)
+        services.count_refusal(to.claims.sandbox, problem)
     if exchange.started_response:
         await exchange.abort()
         return
@@ -82,7 +85,7 @@ async def _refuse(exchange: Exchange, problem: Problem, services: Services, to: 
 def _close(exchange: Exchange, endpoint: str, services: Services, record: _Record) -> None:
     claims, attempt = record.claims, record.attempt
     first = attempt.first_byte_at if attempt else None
-    fields: dict[str, Any] = {"outcome": "refused" if record.refused else "client_gone"}
+    fields: dict[str, Any] = {"outcome": record.outcome}
     if claims is not None:
         fields |= {name: getattr(claims, name) for name in ("tenant", "sandbox", "token_id")}
     fields |= attempt.told() if attempt else {}

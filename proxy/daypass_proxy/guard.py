@@ -3,26 +3,31 @@
 uvicorn and httptools parse; this subclass adds the limits they do not have and refuses every
 message two parsers could read differently (RFC 9112 §3.2, §6.3, §11.2). What reaches `app` has one
 Host, one framing, a plain origin-form target, bounded headers that are frozen before the body, and
-deadlines for head, body and write stall. Refusals are written here, in the Anthropic error shape.
+deadlines for head, body and write stall. Refusals are written here, in a provider's words.
 """
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 import httptools
-import msgspec
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from daypass_core.ids import new_id
 from daypass_core.log import event, get_logger
-from daypass_core.problem import Code, Refusal, refuse
+from daypass_core.problem import Code, Problem, Refusal, refuse
+from daypass_proxy.exchange import ABORT_EXTENSION, UNIX_PEER
+from daypass_proxy.providers import Rendered
 
 log = get_logger(__name__)
+
+Render = Callable[[Problem, str], Rendered]
+"""Turns a problem, and our id of the request, into an answer: `Provider.render`."""
 
 _TARGET = re.compile(rb"/[\x21\x22\x24-\x7e]*")
 _HOST = re.compile(rb"[A-Za-z0-9.:\[\]_~%-]{1,255}")
@@ -75,12 +80,23 @@ def check_head(
             raise refuse(Code.INVALID_REQUEST, "header names must not contain '_'")
         if _CONTROL.search(value):
             raise refuse(Code.INVALID_REQUEST, "header value contains a control character")
+        if not _is_utf8(value):
+            # Not to be written again byte for byte: what goes up would not be what was checked.
+            raise refuse(Code.INVALID_REQUEST, "header value is not valid UTF-8")
         found.setdefault(name, []).append(value)
     hosts = found.get(b"host", [])
     if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
         raise refuse(Code.INVALID_REQUEST, "exactly one valid Host header is needed")
     _check_framing(version, found)
     _check_offers(found)
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _check_framing(version: str, found: dict[bytes, list[bytes]]) -> None:
@@ -108,9 +124,10 @@ def _check_offers(found: dict[bytes, list[bytes]]) -> None:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One client connection inside our limits. Make a configured subclass with `guarded`."""
+    """One client connection inside our limits; a configured subclass comes from `guarded`."""
 
-    limits = Limits()
+    limits: Limits
+    render: Render
 
     def __init__(
         self,
@@ -190,7 +207,7 @@ class GuardedProtocol(HttpToolsProtocol):
             raise refuse(Code.INVALID_REQUEST, "wait for the answer before the next request")
         super().on_message_begin()
         # ASGI leaves the values of extensions to their authors; uvicorn's type knows only dicts.
-        extensions: dict[str, Any] = {"daypass.abort": self.transport.abort}
+        extensions: dict[str, Any] = {ABORT_EXTENSION: self.transport.abort}
         self.scope["extensions"] = extensions
         self._phase = _Phase.HEAD
         self._head = 0
@@ -344,35 +361,28 @@ class GuardedProtocol(HttpToolsProtocol):
         """Answer, half-close, and read a little on, so that the answer outruns the reset."""
         if self.transport.is_closing():
             return
-        problem = refusal.problem
-        request_id = new_id("req")
-        kind = "timeout_error" if problem.status == 408 else "invalid_request_error"
-        body = msgspec.json.encode(
-            {
-                "type": "error",
-                "error": {"type": kind, "message": problem.title},
-                "request_id": request_id,
-            }
-        )
+        rendered = self.render(refusal.problem, new_id("req"))
         headers = [
             *self.server_state.default_headers,
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"request-id", request_id.encode()),
+            *rendered.headers,
+            (b"content-length", str(len(rendered.body)).encode()),
             (b"connection", b"close"),
         ]
-        if problem.status == 426:
+        if rendered.status == 426:
             headers.append((b"upgrade", b"HTTP/1.1"))  # RFC 9110 §15.5.22
         lines = [name + b": " + value + b"\r\n" for name, value in headers]
-        self.transport.write(b"".join([STATUS_LINE[problem.status], *lines, b"\r\n", body]))
+        self.transport.write(
+            b"".join([STATUS_LINE[rendered.status], *lines, b"\r\n", rendered.body])
+        )
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._arm(self.limits.linger_seconds, self.transport.close)
 
     def _peer(self) -> str:
-        return self.client[0] if self.client else "unix"
+        return self.client[0] if self.client else UNIX_PEER
 
 
-def guarded(limits: Limits) -> type[GuardedProtocol]:
+def guarded(limits: Limits, *, render: Render) -> type[GuardedProtocol]:
     """Return the protocol class with `limits`, for uvicorn's `http` setting."""
-    return type("ConfiguredGuard", (GuardedProtocol,), {"limits": limits})
+    configured = {"limits": limits, "render": staticmethod(render)}
+    return type("ConfiguredGuard", (GuardedProtocol,), configured)

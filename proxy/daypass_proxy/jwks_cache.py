@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from daypass_core.clock import Clock
 from daypass_core.jwks import JwksError, PublicKeys, parse_jwks
 from daypass_core.log import event, get_logger
-from daypass_proxy.broker import BrokerUnreachable
+from daypass_proxy.broker_link import BrokerUnreachable
 
 log = get_logger(__name__)
 

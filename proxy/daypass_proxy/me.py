@@ -6,19 +6,17 @@ standing for every model of that name that has a price. Called by `app`.
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from daypass_core.claims import Claims
+from daypass_core.claims import Claims, account_id
+from daypass_core.money import format_usd
 from daypass_core.problem import Code, Refusal, refuse
 from daypass_core.scope import Detail, scope_to_wire
 from daypass_proxy.exchange import Exchange
 from daypass_proxy.ledger import LedgerUnavailable
-
-if TYPE_CHECKING:
-    from daypass_proxy.services import Services
+from daypass_proxy.services import Services
 
 MODELS_PREFIX = b"/v1/models/"
 MODEL_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:@-]{0,255}")
@@ -28,12 +26,12 @@ _QUERY_KEYS = frozenset({"limit", "after_id"})
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
-async def describe_self(exchange: Exchange, services: "Services") -> None:
+async def describe_self(exchange: Exchange, services: Services) -> None:
     """GET /v1/self: who the token is, what it may call, what is left of its budget."""
     claims = await services.authenticator.authenticate(exchange)
     _no_query(exchange)
     try:
-        balance = await services.ledger.balance(f"sandbox:{claims.sandbox}")
+        balance = await services.ledger.balance(account_id(claims.sandbox))
     except LedgerUnavailable:
         raise refuse(Code.STORE_UNAVAILABLE) from None
     budget = None
@@ -41,7 +39,7 @@ async def describe_self(exchange: Exchange, services: "Services") -> None:
         ceiling = balance.ceiling_nano
         taken = balance.spent_nano + balance.reserved_nano
         budget = {
-            "limit_usd": usd(ceiling),
+            "budget_usd": usd(ceiling),
             "spent_usd": usd(balance.spent_nano),
             "reserved_usd": usd(balance.reserved_nano),
             "remaining_usd": usd(None if ceiling is None else max(ceiling - taken, 0)),
@@ -59,7 +57,7 @@ async def describe_self(exchange: Exchange, services: "Services") -> None:
     await _json(exchange, 200, document)
 
 
-async def list_models(exchange: Exchange, services: "Services") -> None:
+async def list_models(exchange: Exchange, services: Services) -> None:
     """GET /v1/models: the models of the scope, in the API's shape."""
     detail = await _models_detail(exchange, services)
     limit, after = _page(exchange)
@@ -75,7 +73,7 @@ async def list_models(exchange: Exchange, services: "Services") -> None:
     await _json(exchange, 200, document)
 
 
-async def show_model(exchange: Exchange, services: "Services") -> None:
+async def show_model(exchange: Exchange, services: Services) -> None:
     """GET /v1/models/{id}: one model of the scope, 404 for any other."""
     detail = await _models_detail(exchange, services)
     _no_query(exchange)
@@ -85,23 +83,25 @@ async def show_model(exchange: Exchange, services: "Services") -> None:
     await _json(exchange, 200, _model(name))
 
 
-async def hello(exchange: Exchange, services: "Services") -> None:
+async def hello(exchange: Exchange, services: Services) -> None:
     """HEAD /api/hello: Claude Code warms its connection with it."""
     await exchange.respond(200, [], b"")
 
 
-async def live(exchange: Exchange, services: "Services") -> None:
+async def live(exchange: Exchange, services: Services) -> None:
     """GET /livez: the loop turns."""
     await _json(exchange, 200, {"status": "live"})
 
 
-async def ready(exchange: Exchange, services: "Services") -> None:
+async def ready(exchange: Exchange, services: Services) -> None:
     """GET /readyz: calls can be admitted, as far as it is known without trying one."""
     missing = []
     try:
         services.revocations.check_fresh()
     except Refusal:
         missing.append("revocations")
+    if not services.ledger.ready:
+        missing.append("ledger")
     if not services.jwks.ready:
         await services.jwks.keys_for(None)
     if not services.jwks.ready:
@@ -120,19 +120,16 @@ def allowed_models(detail: Detail, known: Sequence[str]) -> list[str]:
 
 def usd(nano: int | None) -> str | None:
     """Return nano-dollars as decimal USD with at least two places."""
-    if nano is None:
-        return None
-    whole, rest = divmod(abs(nano), 10**9)
-    places = f"{rest:09d}".rstrip("0").ljust(2, "0")
-    return f"{'-' if nano < 0 else ''}{whole}.{places}"
+    return None if nano is None else format_usd(nano)
 
 
-async def _models_detail(exchange: Exchange, services: "Services") -> Detail:
+async def _models_detail(exchange: Exchange, services: Services) -> Detail:
     claims: Claims = await services.authenticator.authenticate(exchange)
     detail = claims.scope.for_provider(services.provider.name)
     if detail is None or not detail.allows_endpoint("models"):
-        services.ledger.count(claims.sandbox, Code.INSUFFICIENT_SCOPE)
-        raise refuse(Code.INSUFFICIENT_SCOPE)
+        refusal = refuse(Code.INSUFFICIENT_SCOPE)
+        services.count_refusal(claims.sandbox, refusal.problem)
+        raise refusal
     return detail
 
 

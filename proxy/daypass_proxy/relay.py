@@ -15,10 +15,10 @@ from daypass_core.clock import Clock
 from daypass_core.log import event, get_logger
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_proxy.attempt import Attempt, Reply, cut_problem
-from daypass_proxy.exchange import ClientGone, Exchange
+from daypass_proxy.exchange import ClientGone, Exchange, HeaderPairs, header_text
 from daypass_proxy.ledger import Outcome
 from daypass_proxy.meter import Meter, is_event_stream, meter_for
-from daypass_proxy.providers import HeaderPairs, Provider
+from daypass_proxy.providers import Provider
 from daypass_proxy.streams import CallCut, CutReason
 from daypass_proxy.transport import Answer, UpstreamBroken
 from daypass_proxy.transport.inflate import UnknownCoding
@@ -46,7 +46,7 @@ async def relay(
         await exchange.respond(reply.status, headers, reply.body)
         return
     try:
-        content_type = _value(reply.headers, b"content-type")
+        content_type = header_text(reply.headers, b"content-type")
         meter = attempt.meter = _meter(content_type, reply, attempt)
         if is_event_stream(content_type):
             await _Stream(reply, meter, attempt, exchange, provider, clock).run()
@@ -188,12 +188,8 @@ def _stream_headers(headers: HeaderPairs) -> HeaderPairs:
 
 
 def _coding(reply: Reply) -> str:
-    coding = _value(reply.headers, b"content-encoding").strip().lower()
+    coding = header_text(reply.headers, b"content-encoding").strip().lower()
     return "" if coding == "identity" else coding
-
-
-def _value(headers: HeaderPairs, name: bytes) -> str:
-    return next((value.decode("latin-1") for each, value in headers if each == name), "")
 
 
 def _in_stream(reason: CutReason) -> Problem:

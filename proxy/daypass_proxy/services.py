@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from daypass_core.clock import Clock
+from daypass_core.problem import Problem
 from daypass_proxy.authenticate import Authenticator
 from daypass_proxy.body_room import BodyRoom
-from daypass_proxy.broker import Broker
+from daypass_proxy.broker_link import Broker
 from daypass_proxy.jwks_cache import JwksCache
 from daypass_proxy.keyring import Keyring
 from daypass_proxy.ledger import Ledger
@@ -41,3 +42,8 @@ class Services:
     keyring: Keyring
     transport: Transport
     body_room: BodyRoom = field(default_factory=BodyRoom)
+
+    def count_refusal(self, sandbox: str, problem: Problem) -> None:
+        """Count an incident of the sandbox, unless the refusal is an outage of our own."""
+        if problem.status < 500:
+            self.ledger.count(sandbox, f"call_refused:{problem.code}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from daypass_core.log import LEVELS
 from daypass_core.secret import (
     BadReference,
     Reference,
@@ -39,7 +40,6 @@ class Settings:
 
     issuer: str
     audience: str
-    trust_domain: str
     database_url: str
     log_level: str
     listen: tuple[Listen, ...]
@@ -77,9 +77,8 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     settings = Settings(
         issuer=reader.url("DAYPASS_ISSUER"),
         audience=reader.text("DAYPASS_AUDIENCE", "daypass-proxy"),
-        trust_domain=reader.text("DAYPASS_TRUST_DOMAIN", "daypass.local"),
         database_url=reader.parsed("DAYPASS_DATABASE_URL", _database_url, ""),
-        log_level=reader.choice("DAYPASS_LOG_LEVEL", ("debug", "info", "warning", "error"), "info"),
+        log_level=reader.choice("DAYPASS_LOG_LEVEL", LEVELS, "info"),
         listen=reader.listens("DAYPASS_PROXY_LISTEN", (Listen("127.0.0.1", 8700),)),
         tls=_tls(reader),
         broker_url=reader.parsed("DAYPASS_BROKER_URL", _broker_url, ""),

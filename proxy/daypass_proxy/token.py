@@ -2,21 +2,21 @@
 
 One fixed target; nothing of the client's request goes along but its body, the kind of body, and
 the peer address we saw ourselves. Stock SDKs do not retry this path, so a broker that restarts is
-waited for here. Launch credentials pass through memory and are neither kept nor logged.
+waited for here; but a request the broker may have acted on is never sent again, since the second
+use of a `single_use` credential quarantines its sandbox. Launch credentials pass through memory
+and are neither kept nor logged.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from logging import ERROR
 
 import msgspec
 
 from daypass_core.log import event, get_logger
 from daypass_core.problem import Refusal
-from daypass_proxy.broker import BrokerAnswer, BrokerUnreachable
+from daypass_proxy.broker_link import BrokerAnswer, BrokerUnreachable
 from daypass_proxy.exchange import Exchange
-
-if TYPE_CHECKING:
-    from daypass_proxy.services import Services
+from daypass_proxy.services import Services
 
 log = get_logger(__name__)
 
@@ -25,12 +25,12 @@ MAX_BYTES = 24 * 1024
 RETRY_SECONDS = 10.0
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 1.0
-_RETRIED = (502, 503, 504)
+_NOT_DONE = (502, 503, 504)
 _MEDIA = ("application/json", "application/x-www-form-urlencoded")
 _PASSED = ("content-type", "cache-control", "pragma", "retry-after")
 
 
-async def exchange_token(exchange: Exchange, services: "Services") -> None:
+async def pass_token_request(exchange: Exchange, services: Services) -> None:
     """Answer one token request in the words of RFC 6749 §5.2."""
     if exchange.raw_query:
         await _refuse(exchange, 400, "invalid_request", "no query is accepted here")
@@ -52,7 +52,14 @@ async def exchange_token(exchange: Exchange, services: "Services") -> None:
             await _unavailable(exchange, "too many token requests at once; try again")
             return
         headers = {"content-type": media, "x-daypass-peer": exchange.peer}
-        answer = await _ask(services, headers, body)
+        try:
+            answer = await _ask(services, headers, body)
+        except BrokerUnreachable as error:
+            event(log, "token_answer_lost", level=ERROR, reason=str(error))
+            # Not 503: that tells clients that nothing was done, and that they may repeat it.
+            lost = "the answer of the token service was lost; a token may have been issued"
+            await _refuse(exchange, 500, "server_error", lost)
+            return
     if answer is None:
         await _unavailable(exchange, "token service not reachable right now; try again")
         return
@@ -64,13 +71,11 @@ async def exchange_token(exchange: Exchange, services: "Services") -> None:
     await exchange.respond(answer.status, passed, answer.body)
 
 
-async def _ask(
-    services: "Services", headers: Mapping[str, str], body: bytes
-) -> BrokerAnswer | None:
+async def _ask(services: Services, headers: Mapping[str, str], body: bytes) -> BrokerAnswer | None:
     """Ask until there is an answer or RETRY_SECONDS are over; None then.
 
-    A retry may repeat an exchange whose answer was lost. The broker gives the same token again
-    within seconds, and a caller would repeat it as well.
+    Asked again is only what was not done: no byte has left, or the answer says so itself. Raises
+    BrokerUnreachable when the request had left and no answer came.
     """
     began = services.clock.monotonic()
     pause = _FIRST_PAUSE
@@ -79,9 +84,11 @@ async def _ask(
         try:
             answer = await services.broker.request("POST", PATH, headers, body, limit=MAX_BYTES)
             reason = f"status {answer.status}"
-            if answer.status not in _RETRIED and not 300 <= answer.status < 400:
+            if answer.status not in _NOT_DONE and not 300 <= answer.status < 400:
                 return answer
         except BrokerUnreachable as error:
+            if error.sent:
+                raise
             reason = str(error)
         if reason != noted:
             event(log, "token_exchange_retried", reason=reason)

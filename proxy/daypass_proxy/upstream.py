@@ -10,19 +10,19 @@ from __future__ import annotations
 import hashlib
 import re
 from logging import ERROR, WARNING
-from typing import Protocol
 
 import msgspec
 
 from daypass_core.log import event, get_logger
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_proxy.attempt import Attempt, Reply
+from daypass_proxy.exchange import HeaderPairs, header_text
 from daypass_proxy.keyring import Keyring
 from daypass_proxy.ledger import Outcome
-from daypass_proxy.providers import HeaderPairs, Provider
+from daypass_proxy.providers import Provider
+from daypass_proxy.services import Services
 from daypass_proxy.transport import (
     Answer,
-    Transport,
     UpstreamBroken,
     UpstreamRequest,
     UpstreamUnreachable,
@@ -49,46 +49,32 @@ _ACCOUNT_WORDS = re.compile(
 )
 
 
-class Parts(Protocol):
-    """What this step needs of the services."""
-
-    @property
-    def keyring(self) -> Keyring:
-        """The provider keys."""
-        ...
-
-    @property
-    def transport(self) -> Transport:
-        """The client for upstreams."""
-        ...
-
-
-async def send(attempt: Attempt, provider: Provider, origin: str, parts: Parts) -> Reply:
-    """Send the attempt's call to `origin` and return the reply.
+async def send(attempt: Attempt, services: Services) -> Reply:
+    """Send the attempt's call to the provider and return the reply.
 
     Raises CallCut, and Refusal: key_unavailable, upstream_unreachable (529),
     upstream_refused_key, upstream_broken (502).
     """
     async with attempt.live.interruptible():
-        answer = await _send_with_key(attempt, provider, origin, parts)
-        headers = _without_key(answer.headers, attempt, parts.keyring)
+        answer = await _send_with_key(attempt, services)
+        headers = _without_key(answer.headers, attempt, services.keyring)
         if 200 <= answer.status < 300:
             return Reply(answer.status, headers, answer)
         attempt.outcome = Outcome.UPSTREAM_REFUSED
         try:
-            return await _error_reply(answer, headers, attempt, parts.keyring)
+            return await _error_reply(answer, headers, attempt, services.keyring)
         finally:
             answer.close()
 
 
-async def _send_with_key(attempt: Attempt, provider: Provider, origin: str, parts: Parts) -> Answer:
+async def _send_with_key(attempt: Attempt, services: Services) -> Answer:
     """Send with the tenant's key; when it is refused and a newer one is found, once again."""
-    tenant = attempt.claims.tenant
-    key = await parts.keyring.header_for(tenant, provider)
-    answer = await _send_once(attempt, key, origin, parts.transport)
-    if answer.status == 401 and await _newer_key(answer, tenant, provider, key, parts.keyring):
-        key = await parts.keyring.header_for(tenant, provider)
-        answer = await _send_once(attempt, key, origin, parts.transport)
+    tenant, provider, keyring = attempt.claims.tenant, services.provider, services.keyring
+    key = await keyring.header_for(tenant, provider)
+    answer = await _send_once(attempt, key, services)
+    if answer.status == 401 and await _newer_key(answer, tenant, provider, key, keyring):
+        key = await keyring.header_for(tenant, provider)
+        answer = await _send_once(attempt, key, services)
     return answer
 
 
@@ -105,21 +91,19 @@ async def _newer_key(
     return newer
 
 
-async def _send_once(
-    attempt: Attempt, key: tuple[bytes, bytes], origin: str, transport: Transport
-) -> Answer:
+async def _send_once(attempt: Attempt, key: tuple[bytes, bytes], services: Services) -> Answer:
     call = attempt.call
     query = f"?{call.query.decode('ascii')}" if call.query else ""
     headers = [(name, value) for name, value in call.headers if name not in _OURS]
     request = UpstreamRequest(
         method=call.method,
-        url=f"{origin}{call.upstream_path.decode('ascii')}{query}",
+        url=f"{services.settings.anthropic_url}{call.upstream_path.decode('ascii')}{query}",
         headers=(*headers, (b"accept-encoding", b"identity"), key),
         body=call.body,
     )
     attempt.request, attempt.http_status = request, None
     try:
-        answer = await transport.send(request)
+        answer = await services.transport.send(request)
     except UpstreamUnreachable as error:
         # Once sent it may be billed, answered or not; `attempt` books it as estimated then.
         attempt.outcome = Outcome.UPSTREAM_BROKEN if request.sent else Outcome.UNREACHABLE
@@ -143,7 +127,7 @@ async def _error_reply(
         event(log, "upstream_redirected", level=ERROR, status=answer.status)
         raise refuse(Code.UPSTREAM_BROKEN, "provider answered with a redirect")
     body = await _read_whole(answer)
-    coding = _value(answer.headers, b"content-encoding")
+    coding = header_text(answer.headers, b"content-encoding")
     plain = inflate(coding, body)
     if plain is None:
         event(log, "upstream_broken", level=WARNING, reason="error body cannot be looked into")
@@ -219,10 +203,5 @@ def _without_key(headers: HeaderPairs, attempt: Attempt, keyring: Keyring) -> He
 
 
 def _request_id(headers: HeaderPairs) -> str | None:
-    value = _value(headers, b"request-id")
+    value = header_text(headers, b"request-id")
     return value[:128] if value.isascii() and value.isprintable() and value else None
-
-
-def _value(headers: HeaderPairs, name: bytes) -> str:
-    """Return the (first) value of a header as text, empty without one."""
-    return next((value.decode("latin-1") for each, value in headers if each == name), "")

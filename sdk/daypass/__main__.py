@@ -163,6 +163,10 @@ def _sandbox(commands: _Commands[_Parser]) -> None:
     end.add_argument("id", metavar="SANDBOX", nargs="+")
     restore = _asking(actions, "restore", "_sandboxes:restore", "lift the revocation of a sandbox")
     restore.add_argument("id", metavar="SANDBOX")
+    launch = _asking(
+        actions, "launch", "_sandboxes:launch", "replace the launch credential of a sandbox"
+    )
+    launch.add_argument("id", metavar="SANDBOX")
 
 
 def _admin(commands: _Commands[_Parser]) -> None:

@@ -126,7 +126,8 @@ def usage(options: Namespace) -> int:
     print(table(rows, columns, none="no calls"))
     totals = answer.get("totals") or {}
     if totals.get("calls"):
-        shown = f"; the newest {len(rows)} are shown" if answer.get("next") else ""
+        which = "first" if options.group_by else "newest"
+        shown = f"; the {which} {len(rows)} are shown" if answer.get("next") else ""
         print(f"\n{totals['calls']} calls, USD {totals.get('cost_usd', '?')} in all{shown}")
     return 0
 

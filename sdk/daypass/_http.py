@@ -125,6 +125,8 @@ class Origin:
         if parts.scheme == "unix":
             return _UnixConnection(parts.path, timeout)
         host = parts.hostname or ""
+        if parts.scheme == "http":  # loopback, or `bare_origin` would have refused it
+            return http.client.HTTPConnection(host, parts.port, timeout=timeout)
         proxy = proxy_for(parts.scheme, host, self._env)
         via = urlsplit("" if not proxy else proxy if "//" in proxy else f"//{proxy}")
         if proxy and via.scheme not in ("", "http"):
@@ -133,15 +135,11 @@ class Origin:
                 hint="use an http proxy, or add the host to NO_PROXY",
             )
         near = (via.hostname or "", via.port) if proxy else (host, parts.port)
-        connection: http.client.HTTPConnection
-        if parts.scheme == "https":
-            connection = http.client.HTTPSConnection(
-                near[0], near[1], timeout=timeout, context=self._trust()
-            )
-            if proxy:
-                connection.set_tunnel(host, parts.port or 443)
-        else:
-            connection = http.client.HTTPConnection(near[0], near[1], timeout=timeout)
+        connection = http.client.HTTPSConnection(
+            near[0], near[1], timeout=timeout, context=self._trust()
+        )
+        if proxy:
+            connection.set_tunnel(host, parts.port or 443)
         return connection
 
     def _trust(self) -> ssl.SSLContext:
@@ -156,12 +154,7 @@ class Origin:
     def _target(self, path: str) -> str:
         if self._parts.scheme == "unix":
             return path
-        prefixed = self._parts.path.rstrip("/") + path
-        if self._parts.scheme == "http" and proxy_for(
-            "http", self._parts.hostname or "", self._env
-        ):
-            return f"http://{self._parts.netloc}{prefixed}"
-        return prefixed
+        return self._parts.path.rstrip("/") + path
 
     def _unreachable(self, error: Exception, *, sent: bool) -> Unreachable:
         if isinstance(error, ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""The commands about sandboxes: create, list, show, end, restore.
+"""The commands about sandboxes: create, list, show, end, restore, launch.
 
 What is created is handed out as a shell understands it: the launch credential goes into a private
 file on this machine, its environment is printed as lines to evaluate.
@@ -139,7 +139,15 @@ def end(options: Namespace) -> int:
 
 def restore(options: Namespace) -> int:
     """Lift the revocation of a sandbox, with a new launch credential; the old ones stay dead."""
-    answer = broker(options).restore(options.id)
+    return _show_handout(options, broker(options).restore(options.id))
+
+
+def launch(options: Namespace) -> int:
+    """Give a sandbox a new launch credential; the one before it dies within a minute."""
+    return _show_handout(options, broker(options).replace_launch(options.id))
+
+
+def _show_handout(options: Namespace, answer: dict[str, Any]) -> int:
     if options.json:
         show_json(answer)
     else:

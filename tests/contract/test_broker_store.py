@@ -245,6 +245,16 @@ def test_a_cut_off_marks_each_sandbox_and_tells_it(desk: Store) -> None:
     assert desk.rows(schema.sandbox, id=other.id)[0].state == "active"
 
 
+def test_a_replaced_launch_credential_can_be_revoked(desk: Store) -> None:
+    """Its id is known while it lives its last minute, and listed for its tenant."""
+    (row,) = make(desk)
+    with desk.acting(revocation.share_version) as act:
+        sandbox.replace_launch(act, ADMIN, row.id)
+    written = cut(desk, "jti", row.launch_jti).row
+    with db.read(desk.engine) as conn:
+        assert [found.id for found in revocation.newest(conn, "acme", limit=9)] == [written.id]
+
+
 def test_one_key_at_the_same_time_makes_one_sandbox(desk: Store) -> None:
     """Eight requests with one Idempotency-Key get the same sandbox, and only that one exists."""
     key = idempotency.Key.of("once", {"tenant": "acme"})
@@ -293,7 +303,7 @@ def test_a_credential_is_known_until_it_is_revoked(desk: Store) -> None:
 
     def end(_: int) -> bool:
         with desk.acting() as act:
-            return credential.revoke(act.conn, issued.id, actor="crd_x", at=act.at)
+            return credential.revoke(act, issued.id)
 
     assert sorted(at_once(end)) == [False] * (WORKERS - 1) + [True]
     assert known() is None
@@ -326,10 +336,13 @@ def test_sums_are_exact_and_whole(desk: Store) -> None:
         for number, cost in enumerate((1, 10**15, 333_333_333)):
             conn.execute(sa.insert(schema.usage).values(**usage_row(number, cost_nano=cost)))
     with db.read(desk.engine) as conn:
-        answer: Any = report.grouped(conn, UsageFilter(), "day")
+        answer: Any = report.grouped(conn, UsageFilter(), "day", limit=100)
     assert [row["day"] for row in answer["rows"]] == ["1970-01-01", "1970-01-02", "1970-01-03"]
     assert answer["totals"]["cost_usd"] == "1000000.333333334"
     assert answer["totals"]["input_tokens"] == 30
+    with db.read(desk.engine) as conn:
+        rest: Any = report.grouped(conn, UsageFilter(), "day", limit=1, after="1970-01-01")
+    assert (rest["rows"][0]["day"], rest["next"]) == ("1970-01-02", "1970-01-02")
 
 
 def write(desk: Store, statement: sa.Executable) -> None:

@@ -13,6 +13,7 @@ import daypass_migrations
 from daypass_broker import db, revocation, schema
 from daypass_broker.keys import KeyRing, Purpose
 from daypass_broker.settings import Settings
+from daypass_core.ids import new_id
 from tests.fakes.clock import FakeClock
 from tests.servers.postgres import PostgresServer
 from tests.support import NOW, TENANT, eventually
@@ -117,7 +118,7 @@ def test_b16_brokers_that_start_at_once_agree(settings: Settings) -> None:
 
     def start() -> None:
         meeting.wait(5)
-        rings.append(KeyRing.load(engine, settings.keys_dir, FakeClock()))
+        rings.append(KeyRing.load(engine, settings.keys_dir, new_id))
 
     threads = [threading.Thread(target=start) for _ in range(4)]
     for thread in threads:

@@ -20,6 +20,7 @@ async def test_b59_a_locked_store_is_no_error_to_who_settles(store: SqliteStore)
     async with store.ledger(FakeClock(), busy_seconds=0.5) as ledger:
         await ledger.reserve(reservation("req_1", 10 * CENT))
         await ledger.reserve(reservation("req_2", 10 * CENT))
+        assert ledger.ready
         with store.locked():
             ledger.count("sbx_1", "store_unavailable")
             await ledger.settle(bill("req_1", CENT))
@@ -31,7 +32,9 @@ async def test_b59_a_locked_store_is_no_error_to_who_settles(store: SqliteStore)
             await ledger.settle(bill("req_2", 2 * CENT))
             assert time.monotonic() - began < 0.5
             assert store.row("req_1")["state"] == "open"
+            assert not ledger.ready
         await aeventually(lambda: store.sums() == (3 * CENT, 0, 0))
+        await aeventually(lambda: ledger.ready)
         await aeventually(lambda: ledger.balance("a"))
         assert isinstance(await ledger.reserve(reservation("req_3", CENT)), Reserved)
     assert store.query("SELECT count FROM incident") == [(1,)]

@@ -31,10 +31,12 @@ class Event:
 
 
 def calls(package: str) -> Iterator[ast.Call]:
-    """Every call of `event(log, …)` in a package."""
+    """Every call of `event(log, …)` or `failed(log, …)` in a package, outside log.py itself."""
     for path in sorted((ROOT / package).rglob("*.py")):
+        if path.name == "log.py":
+            continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "event":
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("event", "failed"):
                 yield node
 
 
@@ -46,6 +48,8 @@ def in_code(package: str) -> dict[str, Event]:
         for name in PUT_TOGETHER.get(text, (ast.literal_eval(text) if text[0] != "f" else text,)):
             one = found.setdefault(name, Event())
             level = "info"
+            if ast.unparse(call.func) == "failed":
+                level, one.fields = "error", {"kind", "where"}
             for keyword in call.keywords:
                 if keyword.arg is None:
                     one.open = True

@@ -14,11 +14,13 @@ ROW = re.compile(r"^\| (`daypass_.+`) \| \[[^\]]+\]\(([^)]+)\).* \|$", re.MULTIL
 
 ONE_CALL = [
     "daypass_proxy.guard",
-    "daypass_proxy.app",
+    "daypass_proxy.edge",
     "daypass_proxy.forward",
     "daypass_proxy.authenticate",
     "daypass_core.verify",
     "daypass_core.revocation",
+    "daypass_core.scope",
+    "daypass_proxy.body_room",
     "daypass_proxy.providers",
     "daypass_proxy.body",
     "daypass_proxy.admit",
@@ -83,8 +85,9 @@ def test_every_named_symbol_exists() -> None:
 def test_a_walk_is_complete_and_in_order(heading: str, stations: list[str]) -> None:
     """Every station is named, in the order in which it is reached."""
     part = walk(heading)
-    places = {station: part.find(f"`{station}") for station in stations}
-    assert [station for station, place in places.items() if place < 0] == []
+    found = {station: re.search(rf"`{re.escape(station)}[.`]", part) for station in stations}
+    assert [station for station, place in found.items() if place is None] == []
+    places = {station: place.start() for station, place in found.items() if place}
     assert sorted(stations, key=lambda station: places[station]) == stations
 
 

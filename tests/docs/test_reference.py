@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from daypass_broker import settings as broker_settings
+from daypass_broker.admin import openapi
 from daypass_broker.audit import AuditTag
 from daypass_core.problem import Code, Problem
 from daypass_proxy import price
 from daypass_proxy import settings as proxy_settings
-from daypass_proxy.app import ROUTES
+from daypass_proxy.edge import ROUTES
 from daypass_proxy.price import PriceTable
 from daypass_proxy.providers.anthropic import Anthropic
 
@@ -118,7 +119,7 @@ def test_tags_nobody_writes_are_marked() -> None:
 def test_every_route_of_the_admin_api_is_on_the_page() -> None:
     """docs/reference/api.md names every route of the OpenAPI document."""
     text = page("api.md")
-    document = json.loads((ROOT / "docs" / "openapi.json").read_text())
+    document = json.loads(openapi())
     for path, methods in document["paths"].items():
         for method in METHODS & set(methods):
             assert f"`{method.upper()} {path}`" in text, (method, path)

@@ -7,7 +7,8 @@ import pytest
 
 from daypass_core.problem import Problem, Refusal
 from daypass_core.scope import Detail
-from daypass_proxy.providers import Call, HeaderPairs
+from daypass_proxy.exchange import HeaderPairs
+from daypass_proxy.providers import Call
 from daypass_proxy.providers.anthropic import Anthropic
 from tests.fakes.asgi import make_exchange
 

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import pytest
 
 from daypass_core.claims import Claims
 from daypass_core.problem import Problem, Refusal
 from daypass_proxy.authenticate import Authenticator
-from daypass_proxy.broker import BrokerUnreachable
+from daypass_proxy.broker_link import BrokerUnreachable
 from daypass_proxy.jwks_cache import JwksCache
 from tests.fakes.asgi import make_exchange
 from tests.fakes.broker import jwks
@@ -32,7 +33,7 @@ class Rig:
         self.keys = JwksCache(self.fetch, self.clock)
         self.authenticator = Authenticator(
             keys=self.keys,
-            view=self.view,
+            view=cast(Any, self.view),
             count=self.count,
             issuer=ISSUER,
             audience=AUDIENCE,
@@ -43,7 +44,7 @@ class Rig:
         """Be the broker's key set."""
         self.fetches += 1
         if self.down:
-            raise BrokerUnreachable("down")
+            raise BrokerUnreachable("down", sent=False)
         return jwks(*self.published)
 
     def count(self, subject: str, kind: str) -> None:

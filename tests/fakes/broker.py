@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from daypass_proxy.broker import BrokerAnswer, BrokerUnreachable
+from daypass_proxy.broker_link import BrokerAnswer, BrokerUnreachable
 from tests.support import SigningKey
 
 

@@ -43,7 +43,6 @@ def make_call(
         stream=stream,
         images=images,
         documents=documents,
-        thinking_budget=None,
         billable=endpoint == "messages",
     )
 

@@ -56,6 +56,11 @@ class FakeClient:
         """All of the answer's body so far."""
         return b"".join(self.chunks)
 
+    def tear(self) -> None:
+        """Close the connection before the body was sent."""
+        self._body = None
+        self._gone.set()
+
     def hang_up(self) -> None:
         """Close the connection."""
         self._gone.set()

@@ -31,6 +31,11 @@ class FakeLedger:
         self.settling = asyncio.Event()
         self._open: dict[str, Reservation] = {}
 
+    @property
+    def ready(self) -> bool:
+        """Whether it is there."""
+        return not self.unavailable
+
     async def reserve(self, reservation: Reservation) -> Reserved | LedgerRefused:
         """Hold the amount, as the real one does."""
         if self.unavailable:

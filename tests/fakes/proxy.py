@@ -8,7 +8,7 @@ from daypass_core.ids import new_id
 from daypass_core.problem import Code, refuse
 from daypass_core.revocation import Verdict
 from daypass_proxy.authenticate import Authenticator
-from daypass_proxy.broker import BrokerAnswer, BrokerUnreachable
+from daypass_proxy.broker_link import BrokerAnswer, BrokerUnreachable
 from daypass_proxy.jwks_cache import JwksCache
 from daypass_proxy.price import PriceTable
 from daypass_proxy.providers.anthropic import Anthropic
@@ -72,7 +72,7 @@ class Proxy:
             provider=Anthropic(),
             authenticator=Authenticator(
                 keys=keys,
-                view=self.view,
+                view=cast(Any, self.view),
                 count=self.ledger.count,
                 issuer=ISSUER,
                 audience=AUDIENCE,
@@ -95,7 +95,7 @@ class Proxy:
 
     async def _jwks(self) -> bytes:
         if self.jwks_down:
-            raise BrokerUnreachable("down")
+            raise BrokerUnreachable("down", sent=False)
         return jwks(KEY)
 
     async def _sleep(self, seconds: float) -> None:

@@ -4,10 +4,11 @@ import asyncio
 import json
 
 from daypass_proxy.attempt import Attempt, Reply
+from daypass_proxy.exchange import HeaderPairs
 from daypass_proxy.ledger import Outcome
 from daypass_proxy.providers.anthropic import Anthropic
 from daypass_proxy.relay import relay
-from daypass_proxy.transport import HeaderPairs, UpstreamRequest
+from daypass_proxy.transport import UpstreamRequest
 from tests.fakes.call import MODEL, make_attempt, make_call
 from tests.fakes.clock import FakeClock
 from tests.fakes.exchange import FakeClient

@@ -4,8 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 
+from daypass_proxy.exchange import HeaderPairs
 from daypass_proxy.transport import (
-    HeaderPairs,
     UpstreamBroken,
     UpstreamRequest,
     UpstreamUnreachable,

@@ -164,5 +164,5 @@ def test_self_tells_what_is_allowed_and_left(stack: Stack) -> None:
     assert answer.status == 200
     found = answer.json()
     assert found["sandbox"] == sandbox["id"]
-    assert found["budget"]["limit_usd"] == "2.50"
+    assert found["budget"]["budget_usd"] == "2.50"
     assert found["budget"]["spent_usd"] == "0.0003"

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from tests.servers.record import record
+
 
 @dataclass
 class RawStream:
@@ -68,6 +70,7 @@ class RawStream:
         while not self.complete and self.read_some():
             pass
         self.close()
+        record(self.received)
         return self.received
 
     @property

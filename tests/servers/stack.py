@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from tests.servers.record import record
 from tests.support import eventually
 
 POLICY = """
@@ -77,7 +78,9 @@ def call(
         connection.request(method, path, body, dict(headers or {}))
         answer = connection.getresponse()
         lower = {name.lower(): value for name, value in answer.getheaders()}
-        return Answer(answer.status, lower, answer.read())
+        found = Answer(answer.status, lower, answer.read())
+        record(repr(lower).encode() + found.body)
+        return found
     finally:
         connection.close()
 

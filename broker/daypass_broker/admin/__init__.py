@@ -6,16 +6,15 @@ the same to clients, and a test keeps the two together.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from importlib import resources
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from daypass_broker import db
+from daypass_broker import health
 from daypass_broker.admin import credentials, policies, problems, reports, revocations, sandboxes
 from daypass_broker.admin.call import Work, endpoint
 from daypass_broker.services import Services
@@ -52,19 +51,11 @@ def admin_app(services: Services) -> Starlette:
     async def api(_: Request) -> Response:
         return Response(document, media_type="application/json")
 
-    async def livez(_: Request) -> Response:
-        return JSONResponse({"status": "alive"})
-
-    async def readyz(_: Request) -> Response:
-        ready = await asyncio.to_thread(_answers, services)
-        return JSONResponse({"status": "ready" if ready else "waiting"}, 200 if ready else 503)
-
     app = Starlette(
         routes=[
             *_routes(services),
             Route("/v1/openapi.json", api, methods=["GET"]),
-            Route("/livez", livez, methods=["GET"]),
-            Route("/readyz", readyz, methods=["GET"]),
+            *health.routes(services.engine),
         ],
         exception_handlers={404: problems.not_found, 405: problems.method_not_allowed},
     )
@@ -80,12 +71,3 @@ def _routes(services: Services) -> Iterator[Route]:
         by_path.setdefault(path, {})[verb] = work
     for path, by_verb in by_path.items():
         yield Route(path, endpoint(services, path, by_verb), methods=list(by_verb))
-
-
-def _answers(services: Services) -> bool:
-    try:
-        with db.read(services.engine) as conn:
-            db.now_ms(conn)
-    except db.StoreUnavailable:
-        return False
-    return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
@@ -25,7 +26,7 @@ from daypass_broker.admin import problems
 from daypass_broker.credential import Principal
 from daypass_broker.fields import FieldError, Fields, read_json
 from daypass_broker.services import Services
-from daypass_core.log import event, get_logger, request_id
+from daypass_core.log import event, failed, get_logger, request_id
 from daypass_core.problem import Code, Problem, Refusal, refuse
 
 log = get_logger(__name__)
@@ -127,7 +128,7 @@ def take_limit(query: Fields) -> int:
     text = query.text("limit")
     if text is None:
         return _ROWS
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MAX_ROWS):
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", text) or int(text) > _MAX_ROWS:
         raise query.error("limit", f"must be a number from 1 to {_MAX_ROWS}")
     return int(text)
 
@@ -206,10 +207,13 @@ def _problem_of(error: Exception) -> Problem:
         return Problem.of(Code.INVALID_REQUEST, str(error), field=error.field)
     if isinstance(error, ClientDisconnect):
         return Problem.of(Code.INVALID_REQUEST, "body: broke off")
+    if isinstance(error, db.StoreInDoubt):
+        event(log, "store_in_doubt", level=logging.ERROR, cause=str(error))
+        return Problem.of(Code.INTERNAL_ERROR, "outcome is not known: look before trying again")
     if isinstance(error, db.StoreUnavailable):
         event(log, "store_unavailable", level=logging.ERROR, cause=str(error))
         return Problem.of(Code.STORE_UNAVAILABLE)
-    event(log, "admin_request_failed", level=logging.ERROR, exc_info=error)
+    failed(log, "admin_request_failed", error)
     return Problem.of(Code.INTERNAL_ERROR)
 
 

@@ -20,15 +20,7 @@ def create(call: Call) -> Answer:
     orchestrator = fields.name("orchestrator")
     fields.done()
     with call.acting() as act:
-        issued = credential.issue(
-            act.conn,
-            Role(role),
-            orchestrator,
-            actor=act.actor,
-            at=act.at,
-            new_id=act.new_id,
-            request_id=act.request_id,
-        )
+        issued = credential.issue(act, Role(role), orchestrator)
     body = {
         "id": issued.id,
         "role": issued.role,
@@ -54,7 +46,7 @@ def revoke(call: Call) -> Answer:
     call.require_admin()
     call.require_no_body()
     with call.acting() as act:
-        credential.revoke(act.conn, call.id, actor=act.actor, at=act.at, request_id=act.request_id)
+        credential.revoke(act, call.id)
         row = credential.get(act.conn, call.id)
     return Answer(_view(row))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daypass_broker import policy_store
+from daypass_broker import policy_store, revocation
 from daypass_broker.admin.call import Answer, Call
 
 _SWITCH = {"true": True, "1": True, "false": False, "0": False}
@@ -15,15 +15,13 @@ def put(call: Call) -> Answer:
     dry_run = _SWITCH[query.text("dry_run", choices=tuple(_SWITCH)) or "false"]
     query.done()
     media_type = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    summary = policy_store.apply_document(
-        call.services.engine,
+    wanted = policy_store.read(
         call.body,
-        actor=call.principal.credential,
         min_token_ttl=call.services.settings.min_token_ttl,
         json_only=media_type == "application/json",
-        dry_run=dry_run,
-        request_id=call.request_id,
     )
+    with call.acting(revocation.lock_version) as act:
+        summary = policy_store.apply(act, wanted, dry_run=dry_run)
     return Answer(summary.as_dict())
 
 

@@ -23,7 +23,7 @@ def usage(call: Call) -> Answer:
     query.done()
     with call.reading() as conn:
         if group_by is not None:
-            return Answer(report.grouped(conn, wanted, group_by))
+            return Answer(report.grouped(conn, wanted, group_by, limit=limit, after=after))
         return Answer(report.usage(conn, wanted, limit=limit, after=after))
 
 

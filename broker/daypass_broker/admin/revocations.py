@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from daypass_broker import revocation, times
 from daypass_broker.admin.call import Answer, Call, take_limit
 from daypass_broker.fields import Fields
-from daypass_broker.revocation import GLOBAL_IDENT, SCOPES
+from daypass_broker.revocation import GLOBAL_IDENT
 from daypass_broker.revoke import Order, revoke
+from daypass_core.revocation import SCOPES
 
 
 def create(call: Call) -> Answer:

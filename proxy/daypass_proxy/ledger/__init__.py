@@ -136,6 +136,10 @@ class LedgerUnavailable(Exception):
 class Ledger(Protocol):
     """The seam between the request path and the store of money."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether the store can be written, as far as is known."""
+
     async def reserve(self, reservation: Reservation) -> Reserved | LedgerRefused:
         """Hold `amount_nano` and write the open usage row, both durably or neither.
 

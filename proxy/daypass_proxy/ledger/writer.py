@@ -42,7 +42,8 @@ BATCH = 256  # operations in one transaction at most: a few milliseconds under t
 IDLE_SECONDS = 1.0  # how long incidents and due leases wait for a batch to ride with
 LONGEST_PAUSE, IDLE_PAUSE = 0.005, 0.0005  # seconds without the lock, under load and without
 FIRST_RETRY, LAST_RETRY = 0.05, 2.0
-CLOSING_SECONDS = 10.0  # how long `close` goes on trying to book what is owed
+# How long `close` goes on trying to book what is owed; less than daypass_core.server.CLOSE_SECONDS.
+CLOSING_SECONDS = 6.0
 
 Answer = tuple[asyncio.Future[Any], Any]
 """A future and its result; an exception is raised there."""

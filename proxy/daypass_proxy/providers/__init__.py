@@ -4,18 +4,13 @@
 works on the Call alone, and its bytes go up unchanged.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from daypass_core.problem import Problem
 from daypass_core.scope import Detail
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from daypass_proxy.exchange import Exchange
-
-HeaderPairs = tuple[tuple[bytes, bytes], ...]
+from daypass_proxy.exchange import Exchange, HeaderPairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +19,7 @@ class Call:
 
     `headers` is everything that goes up except the credential, host and content-length; `models`
     holds every model the request may be billed for, `model` first. `images` and `documents` count
-    blocks; `max_output_tokens` and `thinking_budget` are tokens. `billable` calls pass the ledger.
+    blocks. `billable` calls pass the ledger.
     """
 
     provider: str
@@ -40,7 +35,6 @@ class Call:
     stream: bool
     images: int
     documents: int
-    thinking_budget: int | None
     billable: bool
 
 
@@ -61,7 +55,7 @@ class Provider(Protocol):
         """The `provider` of a scope detail, as in "anthropic"."""
         ...
 
-    def read(self, exchange: "Exchange", endpoint: str, body: bytes, detail: Detail) -> Call:
+    def read(self, exchange: Exchange, endpoint: str, body: bytes, detail: Detail) -> Call:
         """Check headers, query and body against `detail`; raises Refusal (400)."""
         ...
 
@@ -77,6 +71,6 @@ class Provider(Protocol):
         """Return the event that ends a stream which had already begun."""
         ...
 
-    def response_headers(self, headers: "Iterable[tuple[bytes, bytes]]") -> HeaderPairs:
+    def response_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> HeaderPairs:
         """Return the upstream's response headers that a sandbox may see, lower-case."""
         ...

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from daypass_core.problem import Code, Problem, refuse
 from daypass_core.scope import Detail
 from daypass_proxy.body import check_media, parse
-from daypass_proxy.exchange import Exchange
-from daypass_proxy.providers import Call, HeaderPairs, Rendered
+from daypass_proxy.exchange import Exchange, HeaderPairs
+from daypass_proxy.providers import Call, Rendered
 from daypass_proxy.providers.anthropic_body import BodyCheck
 
 NAME = "anthropic"
@@ -81,7 +81,6 @@ class Anthropic:
             stream=check.stream,
             images=check.images,
             documents=check.documents,
-            thinking_budget=check.thinking_budget,
             billable=endpoint == "messages",
         )
 
@@ -100,6 +99,8 @@ class Anthropic:
             missing = problem.code is Code.MISSING_TOKEN
             challenge = b'Bearer realm="daypass"' if missing else b'Bearer error="invalid_token"'
             headers.append((b"www-authenticate", challenge))
+        elif problem.code is Code.INSUFFICIENT_SCOPE:
+            headers.append((b"www-authenticate", b'Bearer error="insufficient_scope"'))
         if problem.retry_after is not None:
             headers.append((b"retry-after", str(problem.retry_after).encode()))
         if problem.should_retry is not None:
@@ -125,10 +126,9 @@ class Anthropic:
 
 
 def headers_up(headers: HeaderPairs) -> HeaderPairs:
-    """Return the client's headers that go upstream, in order, and what we ask for ourselves.
+    """Return the client's headers that go upstream, in order.
 
-    Names that a Connection header nominates are hop-by-hop and stay (attack row 3). The encoding
-    is asked for explicitly: a compressed stream would hide its usage from the meter (row 29).
+    Names that a Connection header nominates are hop-by-hop and stay (attack row 3).
     """
     nominated = {
         token.strip().lower()
@@ -147,7 +147,6 @@ def headers_up(headers: HeaderPairs) -> HeaderPairs:
             if not value.strip():
                 continue
         kept.append((name, value))
-    kept.append((b"accept-encoding", b"identity"))
     return tuple(kept)
 
 

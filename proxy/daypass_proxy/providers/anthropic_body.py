@@ -28,6 +28,7 @@ _STRUCTURES = frozenset(_TOP["structures"])
 _KNOWN = _SCALARS | _STRUCTURES
 _CLIENT_TOOLS = frozenset(FIELDS["tools"]["client"])
 _SERVER_TOOLS: dict[str, str] = FIELDS["tools"]["server"]
+_FEE_TOOLS = frozenset(FIELDS["tools"]["fees"])
 _EGRESS_TOOLS = frozenset(FIELDS["tools"]["egress"])
 _TOOL_KEYS = frozenset(FIELDS["tools"]["keys"])
 _FALLBACK_KEYS = frozenset(FIELDS["fallback_keys"])
@@ -39,9 +40,11 @@ _REFERENCES = frozenset(FIELDS["references"])
 # No scope and no price says what a hundred million tokens would cost; the API's largest answers
 # are far below.
 MAX_OUTPUT_TOKENS = 1_000_000
-_DATED = re.compile(r"(.+?)_[0-9]{8}")
+_DATED = re.compile(r"(.{1,64}?)_[0-9]{8}")
 _MODEL = re.compile(r"[!-~]{1,256}")
 _HOST = re.compile(r"[a-z0-9._*-]{1,253}")
+_LONGEST_DOMAIN = 2048
+_URL = re.compile(r"[!-\[\]-~]{1,2048}")  # ASCII without blanks and backslash
 
 
 @dataclass(slots=True)
@@ -51,7 +54,6 @@ class BodyCheck:
     detail: Detail
     models: list[str] = field(default_factory=list)
     max_output_tokens: int | None = None
-    thinking_budget: int | None = None
     stream: bool = False
     images: int = 0
     documents: int = 0
@@ -103,11 +105,7 @@ class BodyCheck:
             if body.get(name) not in (None, []):
                 self._need(name, name)
         for name, allowed in _TOP["values"].items():
-            self._value(body.get(name), allowed, name, name)
-
-    def _value(self, value: object, allowed: list[str], feature: str, where: str) -> None:
-        if value is not None and value not in allowed:
-            self._need(feature, where, f"{where} may be {' or '.join(allowed)} here")
+            _check_value(body.get(name), allowed, name)
 
     def _output(self, body: dict[str, Any], *, needed: bool) -> None:
         if needed or body.get("max_tokens") is not None:
@@ -133,14 +131,11 @@ class BodyCheck:
         if value.get("type") == "disabled":
             return
         budget = value.get("budget_tokens")
-        if budget is None:
-            # Adaptive kinds have no budget of their own: all of the answer may be thinking.
-            budget = self.max_output_tokens or 0
-        elif type(budget) is not int or not 0 <= budget <= MAX_OUTPUT_TOKENS:
+        # Adaptive kinds have no budget of their own.
+        if budget is not None and (type(budget) is not int or not 0 <= budget <= MAX_OUTPUT_TOKENS):
             raise _invalid(
                 where, f"{where}.budget_tokens must be a whole number up to {MAX_OUTPUT_TOKENS}"
             )
-        self.thinking_budget = max(budget, self.thinking_budget or 0)
 
     def _fallbacks(self, value: object) -> None:
         if isinstance(value, str):
@@ -151,7 +146,7 @@ class BodyCheck:
             self._model(item.get("model"), f"{where}.model")
             if item.get("max_tokens") is not None:
                 self._max_tokens(item["max_tokens"], f"{where}.max_tokens")
-            self._value(item.get("speed"), _TOP["values"]["speed"], "speed", f"{where}.speed")
+            _check_value(item.get("speed"), _TOP["values"]["speed"], f"{where}.speed")
             self._thinking(item.get("thinking"), f"{where}.thinking")
 
     # -- models
@@ -183,6 +178,12 @@ class BodyCheck:
         base = match[1] if match else kind
         if base in _CLIENT_TOOLS:
             return
+        if base in _FEE_TOOLS:
+            raise _not_allowed(
+                f"{where}.type",
+                f"tool type {_shown(kind)} is not allowed: the provider takes a fee for each use,"
+                " which cannot be priced here yet",
+            )
         self._need(_SERVER_TOOLS.get(base, base), f"{where}.type", f"tool type {_shown(kind)}")
         if base == "advisor":
             self._model(tool.get("model"), f"{where}.model")
@@ -270,22 +271,27 @@ class BodyCheck:
         )
 
     def _url(self, value: object, where: str) -> None:
-        try:
-            parts = urlsplit(value) if isinstance(value, str) else None
-            host = (parts.hostname or "") if parts else ""
-        except ValueError:
-            parts, host = None, ""
-        plain = parts is not None and parts.scheme == "https" and "@" not in parts.netloc
-        if not plain or "\\" in str(value) or not self._domain_allowed(host):
+        if not self._url_allowed(value):
             raise _not_allowed(
                 where,
                 f"{where} must be an https URL within the domains of this sandbox:"
                 f" {self._domains()}",
             )
 
+    def _url_allowed(self, value: object) -> bool:
+        # Before it is parsed: urlsplit() drops blanks, and is quadratic over long non-ASCII text.
+        if not isinstance(value, str) or not _URL.fullmatch(value):
+            return False
+        try:
+            parts = urlsplit(value)
+            host = parts.hostname or ""
+        except ValueError:
+            return False
+        return parts.scheme == "https" and "@" not in parts.netloc and self._domain_allowed(host)
+
     def _domain_allowed(self, domain: str) -> bool:
         """Say whether `domain` is one of the scope's or below one; a path would narrow further."""
-        host = domain.partition("/")[0].lower()
+        host = domain[:_LONGEST_DOMAIN].partition("/")[0].lower()
         # Plain host names only: with "#", "?" or look-alikes in it, others may read another host.
         return _HOST.fullmatch(host) is not None and any(
             host == allowed or host.endswith(f".{allowed}")
@@ -315,6 +321,16 @@ def _shown(name: str) -> str:
 
 def _invalid(where: str, title: str) -> Refusal:
     return refuse(Code.INVALID_REQUEST, title, field=where)
+
+
+def _check_value(value: object, allowed: list[str], where: str) -> None:
+    """Refuse a value that changes the price: what has no known bound is not admitted."""
+    if value is not None and value not in allowed:
+        raise _not_allowed(
+            where,
+            f"{where} may be {' or '.join(allowed)} here: another value has another price,"
+            " which is not known here yet",
+        )
 
 
 def _not_allowed(where: str, title: str) -> Refusal:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-HeaderPairs = tuple[tuple[bytes, bytes], ...]
+from daypass_proxy.exchange import HeaderPairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import aiohttp
 from aiohttp.payload import Payload
 from yarl import URL
 
+from daypass_proxy.exchange import HeaderPairs
 from daypass_proxy.transport import (
-    HeaderPairs,
     Timeouts,
     UpstreamBroken,
     UpstreamRequest,

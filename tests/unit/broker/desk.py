@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from jsonschema import Draft202012Validator, FormatChecker
 from starlette.testclient import TestClient
 
-from daypass_broker import credential, db, policy_store, schema
+from daypass_broker import credential, db, policy_store, revocation, schema
 from daypass_broker.act import Act, acting
 from daypass_broker.admin import admin_app, openapi
 from daypass_broker.credential import Issued, Principal, Role
@@ -86,18 +86,18 @@ class Store:
         """Close the database."""
         self.engine.dispose()
 
-    def apply(self, policy: str = POLICY) -> policy_store.Summary:
+    def apply(
+        self, policy: str = POLICY, *, dry_run: bool = False, min_token_ttl: int = 2
+    ) -> policy_store.Summary:
         """Apply a policy."""
-        return policy_store.apply_document(
-            self.engine, policy.encode(), actor=self.actor, min_token_ttl=2
-        )
+        wanted = policy_store.read(policy.encode(), min_token_ttl=min_token_ttl)
+        with self.acting(revocation.lock_version) as act:
+            return policy_store.apply(act, wanted, dry_run=dry_run)
 
     def credential(self, role: Role = Role.ADMIN, orchestrator: str | None = None) -> Issued:
         """Make a credential."""
         with self.acting() as act:
-            return credential.issue(
-                act.conn, role, orchestrator, actor=self.actor, at=act.at, new_id=new_id
-            )
+            return credential.issue(act, role, orchestrator)
 
     def acting(self, lock: Any = None) -> AbstractContextManager[Act]:
         """Open an act of nobody in particular."""
@@ -131,7 +131,7 @@ class Desk(Store):
         super().__init__(self.settings.database_url)
         self.apply()
         clock = SystemClock()
-        self.keys = KeyRing.load(self.engine, self.settings.keys_dir, clock)
+        self.keys = KeyRing.load(self.engine, self.settings.keys_dir, new_id)
         self.services = Services(
             engine=self.engine,
             clock=clock,

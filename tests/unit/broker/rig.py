@@ -25,6 +25,7 @@ from daypass_broker.services import Services
 from daypass_broker.settings import Settings
 from daypass_broker.signing import Signer
 from daypass_core.claims import Claims, LaunchClaims, subject
+from daypass_core.ids import new_id
 from daypass_core.scope import scope_to_wire
 from daypass_core.settings import Listen
 from daypass_core.verify import verify_access
@@ -39,7 +40,7 @@ def make_template(folder: Path) -> Path:
     settings = make_settings(folder)
     daypass_migrations.upgrade(settings.database_url)
     engine = db.connect(settings.database_url)
-    KeyRing.load(engine, settings.keys_dir, FakeClock())
+    KeyRing.load(engine, settings.keys_dir, new_id)
     engine.dispose()
     return folder
 
@@ -97,9 +98,10 @@ class Rig:
     def __init__(self, settings: Settings, clock: FakeClock) -> None:
         self.clock = clock
         self.slept: list[float] = []
+        self.behind = 0.0  # seconds the store's clock has gone back since the broker's was set
         self._numbers = itertools.count(1)
         self.engine = db.connect(settings.database_url)
-        self.keys = KeyRing.load(self.engine, settings.keys_dir, clock)
+        self.keys = KeyRing.load(self.engine, settings.keys_dir, new_id)
         self.services = Services(
             engine=self.engine,
             clock=clock,
@@ -107,6 +109,7 @@ class Rig:
             signer=Signer(self.keys),
             keys=self.keys,
             new_id=lambda prefix: f"{prefix}_{next(self._numbers):026d}",
+            now_ms=lambda _: int((clock.now() - self.behind) * 1000),
         )
         self.endpoint = TokenEndpoint(self.services, sleep=self._sleep)
         self.app = Starlette(routes=[Route(oauth.TOKEN_PATH, self.endpoint.post, methods=["POST"])])
@@ -157,8 +160,8 @@ class Rig:
     ) -> Sandbox:
         """Register a sandbox now (or at `iat`), active for `life` seconds."""
         now = int(self.clock.now()) if iat is None else iat
-        new_id = self.services.new_id
-        ident, jti, grant = new_id("sbx"), new_id("lch"), new_id("grt")
+        numbered = self.services.new_id
+        ident, jti, grant = numbered("sbx"), numbered("lch"), numbered("grt")
         scope = db.to_json(scope_to_wire(make_scope()))
         with db.begin(self.engine) as conn:
             conn.execute(

@@ -7,7 +7,6 @@ import pytest
 
 from daypass_broker import credential, db, schema
 from daypass_broker.credential import Principal, Role
-from daypass_core.ids import new_id
 from daypass_core.problem import Code, Refusal
 from tests.unit.broker.desk import Desk
 
@@ -82,8 +81,8 @@ def test_a_revoked_credential_is_nobody(desk: Desk) -> None:
     """Once revoked it is as unknown as any other; revoking it again says it had ended."""
     issued = desk.credential()
     with desk.acting() as act:
-        assert credential.revoke(act.conn, issued.id, actor="crd_x", at=act.at)
-        assert not credential.revoke(act.conn, issued.id, actor="crd_x", at=act.at)
+        assert credential.revoke(act, issued.id)
+        assert not credential.revoke(act, issued.id)
     assert known(desk, f"Bearer {issued.text}") is None
 
 
@@ -95,5 +94,5 @@ def test_an_orchestrator_is_one_of_the_policy(desk: Desk) -> None:
         (Role.ADMIN, "acme-ci", Code.INVALID_REQUEST),
     ):
         with pytest.raises(Refusal) as refused, desk.acting() as act:
-            credential.issue(act.conn, role, name, actor="crd_x", at=act.at, new_id=new_id)
+            credential.issue(act, role, name)
         assert (refused.value.problem.code, refused.value.problem.field) == (code, "orchestrator")

@@ -156,7 +156,7 @@ async def test_a_revoked_tenant_gets_nothing(rig: Rig) -> None:
     sandbox = rig.sandbox()
     with db.begin(rig.engine) as conn:
         conn.execute(sa.update(schema.tenant).values(state="revoked"))
-    assert (await rig.launch(sandbox)).description.startswith("tenant revoked")
+    assert (await rig.launch(sandbox)).description.startswith("tenant is revoked")
 
 
 async def test_a_revoked_grant_gets_nothing(rig: Rig) -> None:
@@ -208,6 +208,7 @@ async def test_a_revoked_signing_key_signs_nothing(rig: Rig) -> None:
     rig.revoke("kid", rig.keys.active(Purpose.ACCESS).kid)
     reply = await rig.launch(sandbox)
     assert (reply.status, reply.error) == (503, "temporarily_unavailable")
+    assert "restart the broker" in reply.description
     assert rig.rows(schema.token) == []
 
 

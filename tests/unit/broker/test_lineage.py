@@ -8,7 +8,7 @@ from daypass_broker.act import Act
 from daypass_broker.attest import Attested
 from daypass_broker.keys import Purpose
 from daypass_broker.lineage import Generation, advance
-from daypass_broker.oauth import Refused
+from daypass_broker.refused import Refused
 from daypass_core.claims import RenewalClaims
 from daypass_core.verify import verify_renewal
 from tests.support import ISSUER, NOW

@@ -86,6 +86,22 @@ def test_problems_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
         assert err.count("\n") == 1
 
 
+def test_a_policy_is_applied_with_two_settings(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`apply` needs the database alone, and heeds the shortest life of a token."""
+    for name in ("DAYPASS_ISSUER", "DAYPASS_PUBLIC_URL", "DAYPASS_BROKER_INTERNAL"):
+        monkeypatch.delenv(name)
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    run(capsys, "migrate")
+    monkeypatch.setenv("DAYPASS_MIN_TOKEN_TTL", "900")
+    assert run(capsys, "apply", str(tmp_path / "policy.yaml"))[0] == 0
+    engine = db.connect(url)
+    with db.read(engine) as conn:
+        assert conn.execute(sa.select(schema.profile.c.token_ttl_s)).scalars().all() == [900]
+    engine.dispose()
+
+
 @pytest.mark.usefixtures("url")
 def test_serve_needs_a_migrated_database(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

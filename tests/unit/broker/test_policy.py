@@ -65,7 +65,7 @@ def test_every_mistake_is_named_by_its_path(
     document["tenants"]["new"] = {"profiles": ["coding"]}
     data = yaml.safe_dump(document).encode()
     with pytest.raises(FieldError) as error:
-        policy_store.apply_document(desk.engine, data, actor="crd_x", min_token_ttl=300)
+        desk.apply(data.decode(), min_token_ttl=300)
     assert str(error.value).startswith(said)
     assert desk.rows(schema.tenant, id="new") == []
 
@@ -77,6 +77,12 @@ def test_left_out_limits_have_defaults() -> None:
     assert (profile.budget_nano, profile.max_budget_nano) == (10**9, 10**9)
     assert (profile.lifetime_s, profile.max_lifetime_s) == (4 * 3600, 24 * 3600)
     assert (profile.token_ttl_s, profile.launch) == (600, "reusable")
+
+
+def test_the_default_life_of_a_token_is_not_below_the_least() -> None:
+    """Where tokens must live longer than usual, a profile that says nothing gets that."""
+    document = changed("profiles.coding.token_ttl_seconds", ...)
+    assert parse(document, min_token_ttl=900).profiles[0].token_ttl_s == 900
 
 
 def test_a_short_limit_shortens_the_default_life() -> None:
@@ -111,10 +117,8 @@ def test_a_change_is_told(desk: Desk) -> None:
 
 def test_a_dry_run_writes_nothing(desk: Desk) -> None:
     """A dry run tells the same summary and leaves the store as it was."""
-    data = POLICY.replace("20.00", "30.00").encode()
-    summary = policy_store.apply_document(
-        desk.engine, data, actor="crd_x", min_token_ttl=2, dry_run=True
-    )
+    desk.actor = "crd_x"
+    summary = desk.apply(POLICY.replace("20.00", "30.00"), dry_run=True)
     assert (summary.updated, summary.dry_run) == (["profiles.coding"], True)
     assert desk.rows(schema.profile, name="coding")[0].max_budget_nano == 20 * 10**9
     assert desk.rows(schema.audit, actor="crd_x") == []

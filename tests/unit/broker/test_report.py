@@ -103,7 +103,7 @@ def test_a_page_mark_of_another_tenant_is_refused(used: Desk) -> None:
 def test_groups_add_up_to_the_totals(used: Desk, group_by: str, keys: list[str]) -> None:
     """Every group is named by its key, and their calls add up."""
     with db.read(used.engine) as conn:
-        answer: Any = report.grouped(conn, UsageFilter(), group_by)
+        answer: Any = report.grouped(conn, UsageFilter(), group_by, limit=100)
     assert [row[group_by] for row in answer["rows"]] == keys
     assert sum(row["calls"] for row in answer["rows"]) == answer["totals"]["calls"] == 4
 
@@ -132,3 +132,16 @@ def test_audit_is_filtered(desk: Desk) -> None:
     assert event["detail"] == {"a": [1]}
     assert events(desk, tenant="globex", tag="sandbox.ended")["events"] == []
     assert events(desk, tag="policy.applied")["events"][0]["tag"] == "policy.applied"
+
+
+@pytest.mark.parametrize("group_by", ["tenant", "sandbox", "model", "day"])
+def test_groups_come_page_by_page(used: Desk, group_by: str) -> None:
+    """Never more than `limit` groups; `next` leads on, and the totals stay those of all."""
+    pages: list[Any] = []
+    with db.read(used.engine) as conn:
+        whole = report.grouped(conn, UsageFilter(), group_by, limit=9)
+        while not pages or pages[-1]["next"] is not None:
+            after = pages[-1]["next"] if pages else None
+            pages.append(report.grouped(conn, UsageFilter(), group_by, limit=1, after=after))
+    assert [row for page in pages for row in page["rows"]] == whole["rows"]
+    assert all(len(page["rows"]) == 1 and page["totals"] == whole["totals"] for page in pages)

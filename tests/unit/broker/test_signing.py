@@ -41,16 +41,16 @@ def one_of_each(rig: Rig) -> dict[Purpose, str]:
     access = make_claims(key_id=rig.keys.active(Purpose.ACCESS).kid)
     launch = rig.launch_claims("sbx_a", "reusable", "lch_a", NOW, NOW + 600)
     renewal = RenewalClaims(
-        ISSUER,
-        audience,
-        subject(TRUST_DOMAIN, TENANT, "sbx_a"),
-        TENANT,
-        "sbx_a",
-        "lin_a-1",
-        NOW,
-        NOW + 600,
-        "lin_a",
-        1,
+        issuer=ISSUER,
+        audience=audience,
+        subject=subject(TRUST_DOMAIN, TENANT, "sbx_a"),
+        tenant=TENANT,
+        sandbox="sbx_a",
+        token_id="lin_a-1",
+        issued_at=NOW,
+        expires_at=NOW + 600,
+        lineage="lin_a",
+        generation=1,
     )
     return {
         Purpose.ACCESS: signer.sign_access(access),

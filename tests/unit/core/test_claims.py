@@ -14,6 +14,7 @@ from daypass_core.claims import (
     parse_access,
     parse_launch,
     parse_renewal,
+    parse_trust_domain,
     renewal_payload,
     subject,
 )
@@ -108,3 +109,18 @@ def test_kinds_are_exclusive() -> None:
             if i != j:
                 with pytest.raises(ClaimsError):
                     parse(HEADER, payload)
+
+
+@pytest.mark.parametrize("domain", ["daypass.local", "a", "0-x_y.test", "x" * 255])
+def test_trust_domains(domain: str) -> None:
+    """What is taken as a trust domain reads back from a subject made with it."""
+    named = subject(parse_trust_domain(domain), TENANT, SANDBOX)
+    payload = {**launch_payload(LAUNCH), "sub": named}
+    assert parse_launch(HEADER, SignedClaims(payload)).subject == named
+
+
+@pytest.mark.parametrize("domain", ["", "Daypass.Local", "-a", "a/b", "a b", "x" * 256, "a\n"])
+def test_what_is_no_trust_domain(domain: str) -> None:
+    """What every verifier would refuse in a subject is refused before anything is signed."""
+    with pytest.raises(ValueError, match="lower case"):
+        parse_trust_domain(domain)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from daypass_core.log import configure, event, get_logger, request_id
+from daypass_core.log import configure, event, failed, get_logger, request_id
 from daypass_core.secret import Secret
 from tests.support import access_token, signing_key
 
@@ -161,3 +161,21 @@ def test_library_loggers(stream: io.StringIO) -> None:
     (line,) = lines(stream)
     assert line["event"] == "library_message"
     assert (line["logger"], line["message"]) == ("uvicorn.error", "boom 7")
+
+
+def test_an_unexpected_error_is_named_without_its_text(stream: io.StringIO) -> None:
+    """`failed` logs kind and place of an exception, and nothing that could be part of a request."""
+    try:
+        raise ValueError("canary-text")
+    except ValueError as error:
+        failed(log, "request_failed", error)
+    (line,) = lines(stream)
+    assert (line["event"], line["level"], line["kind"]) == ("request_failed", "error", "ValueError")
+    assert line["where"].startswith("test_log.py:")
+    assert "canary" not in stream.getvalue()
+
+
+def test_an_error_that_was_never_raised_has_no_place(stream: io.StringIO) -> None:
+    """Without a traceback there is no place to name."""
+    failed(log, "request_failed", KeyError("x"))
+    assert lines(stream)[0]["where"] == ""

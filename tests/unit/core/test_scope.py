@@ -198,3 +198,15 @@ def test_empty_optional_lists() -> None:
 def test_other_provider_is_none() -> None:
     """A provider that is not named may not be called."""
     assert make_scope().for_provider("openai") is None
+
+
+def test_a_scope_must_fit_into_a_token() -> None:
+    """What could never be signed into a token of 4 KiB is refused when it is asked for."""
+    models = [f"model-{number:02d}-{'x' * 20}" for number in range(64)]
+    wire = scope_to_wire(make_scope())
+    wire[0]["models"] = models[:40]
+    parse_scope(wire)
+    wire[0]["models"] = models
+    with pytest.raises(ScopeError, match="fit into a token") as caught:
+        parse_scope(wire)
+    assert caught.value.field == "authorization_details"

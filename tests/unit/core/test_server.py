@@ -298,7 +298,7 @@ def free_port() -> int:
 
 async def test_app_that_does_not_close(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An app whose closing hangs does not keep the process alive for ever."""
-    monkeypatch.setattr(server, "_CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(server, "CLOSE_SECONDS", 0.05)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()

@@ -1,64 +1,34 @@
 """Admission: who gets in, with what hold, and that whoever got in is settled on the way out."""
 
 import asyncio
-from dataclasses import dataclass, field
-from decimal import Decimal
 
 import pytest
 
 from daypass_core.claims import Claims
-from daypass_core.clock import Clock
-from daypass_core.problem import Code, Refusal, refuse
+from daypass_core.problem import Code, Refusal
 from daypass_core.revocation import Verdict
 from daypass_core.verify import LEEWAY
 from daypass_proxy.admit import admit
 from daypass_proxy.estimate import ceiling
-from daypass_proxy.ledger import Ledger, LedgerRefused, Outcome
+from daypass_proxy.ledger import LedgerRefused, Outcome
 from daypass_proxy.price import PriceTable
 from daypass_proxy.providers import Call
-from daypass_proxy.streams import CallCut, CutReason, LiveCalls
+from daypass_proxy.streams import CallCut, CutReason
 from daypass_proxy.transport import UpstreamRequest
 from tests.fakes.call import MODEL, make_call
 from tests.fakes.clock import FakeClock
 from tests.fakes.ledger import FakeLedger
+from tests.fakes.proxy import FakeView, Proxy
 from tests.support import SANDBOX, make_claims
 
 ACCOUNT = f"sandbox:{SANDBOX}"
 PRICES = PriceTable.load()
 
 
-@dataclass
-class FakeView:
-    """A revocation view that says what it is told to."""
-
-    answer: Verdict | None = None
-    fresh: bool = True
-
-    def check_fresh(self) -> None:
-        """Refuse when stale."""
-        if not self.fresh:
-            raise refuse(Code.VIEW_STALE)
-
-    def verdict(self, claims: Claims) -> Verdict | None:
-        """Return the one answer."""
-        return self.answer
-
-
-@dataclass
-class Parts:
-    """The services that admission needs."""
-
-    ledger: Ledger = field(default_factory=FakeLedger)
-    revocations: FakeView = field(default_factory=FakeView)
-    clock: Clock = field(default_factory=FakeClock)
-    prices: PriceTable = PRICES
-    live_calls: LiveCalls = field(default_factory=LiveCalls)
-
-
-async def refused(parts: Parts, call: Call | None = None, claims: Claims | None = None) -> Refusal:
+async def refused(proxy: Proxy, call: Call | None = None, claims: Claims | None = None) -> Refusal:
     """Return the refusal that admission raises."""
     with pytest.raises(Refusal) as caught:
-        async with admit(call or make_call(), claims or make_claims(), "req_1", parts):
+        async with admit(call or make_call(), claims or make_claims(), "req_1", proxy.services):
             raise AssertionError("admitted")
     return caught.value
 
@@ -66,8 +36,8 @@ async def refused(parts: Parts, call: Call | None = None, claims: Claims | None 
 async def test_admitted() -> None:
     """An admitted call has a durable hold and is live inside the block, neither after it."""
     ledger = FakeLedger()
-    parts = Parts(ledger)
-    async with admit(make_call(), make_claims(), "req_1", parts) as attempt:
+    services = Proxy(ledger=ledger).services
+    async with admit(make_call(), make_claims(), "req_1", services) as attempt:
         (reservation,) = ledger.reservations
         assert reservation.account == ACCOUNT
         assert reservation.usage_id == "req_1"
@@ -75,9 +45,9 @@ async def test_admitted() -> None:
         price = PRICES.find("anthropic", MODEL)
         assert price is not None
         assert reservation.amount_nano == ceiling(make_call(), price)
-        assert len(parts.live_calls) == 1
+        assert len(services.live_calls) == 1
         assert attempt.price == price
-    assert len(parts.live_calls) == 0
+    assert len(services.live_calls) == 0
     assert ledger.settlement.outcome is Outcome.UNREACHABLE
     assert ledger.settlement.cost_nano == 0
     assert ledger.open_rows == 0
@@ -86,7 +56,7 @@ async def test_admitted() -> None:
 async def test_unpriced_model() -> None:
     """A model without a price is refused with the line that would price it, before any hold."""
     ledger = FakeLedger()
-    problem = (await refused(Parts(ledger), make_call(model="claude-unheard-of"))).problem
+    problem = (await refused(Proxy(ledger=ledger), make_call(model="claude-unheard-of"))).problem
     assert problem.code is Code.UNPRICED_MODEL
     assert "claude-unheard-of" in problem.title
     assert '"model": "claude-unheard-of"' in problem.hint
@@ -97,23 +67,23 @@ async def test_every_model_is_held() -> None:
     """A request that may fall back to another model holds both; an unpriced one refuses it."""
     ledger = FakeLedger()
     both = make_call(models=(MODEL, "claude-opus-4-5"))
-    async with admit(both, make_claims(), "req_1", Parts(ledger)):
+    async with admit(both, make_claims(), "req_1", Proxy(ledger=ledger).services):
         pass
     prices = [PRICES.find("anthropic", model) for model in both.models]
     held = sum(ceiling(both, price) for price in prices if price)
     assert ledger.reservations[0].amount_nano == held
-    problem = (await refused(Parts(), make_call(models=(MODEL, "claude-none")))).problem
+    problem = (await refused(Proxy(), make_call(models=(MODEL, "claude-none")))).problem
     assert problem.code is Code.UNPRICED_MODEL
 
 
 async def test_budget_exhausted() -> None:
     """A call that can never fit is a 402 that tells what is left, in dollars."""
     ledger = FakeLedger(**{ACCOUNT: 1_000_000})
-    problem = (await refused(Parts(ledger))).problem
+    problem = (await refused(Proxy(ledger=ledger))).problem
     assert (problem.code, problem.status) == (Code.BUDGET_EXHAUSTED, 402)
     assert problem.should_retry is False
     assert problem.retry_after is None
-    assert f"{Decimal('0.001'):.6f} of 0.001000 USD are left" in problem.hint
+    assert "0.001 of 0.001 USD are left" in problem.hint
     assert ledger.settlements == []
 
 
@@ -129,7 +99,7 @@ async def test_other_refusals(reason: str, code: Code, status: int) -> None:
     """Refusals that pass by themselves say when to come back."""
     ledger = FakeLedger()
     ledger.refusal = LedgerRefused(reason)  # type: ignore[arg-type]
-    problem = (await refused(Parts(ledger))).problem
+    problem = (await refused(Proxy(ledger=ledger))).problem
     assert (problem.code, problem.status) == (code, status)
     assert problem.retry_after
 
@@ -138,14 +108,14 @@ async def test_store_gone() -> None:
     """Without the store nothing is admitted: 503 at once."""
     ledger = FakeLedger()
     ledger.unavailable = True
-    problem = (await refused(Parts(ledger))).problem
+    problem = (await refused(Proxy(ledger=ledger))).problem
     assert (problem.code, problem.status) == (Code.STORE_UNAVAILABLE, 503)
 
 
 async def test_stale_view() -> None:
     """With a stale revocation view nothing is held."""
     ledger = FakeLedger()
-    problem = (await refused(Parts(ledger, FakeView(fresh=False)))).problem
+    problem = (await refused(Proxy(ledger=ledger, view=FakeView(stale=True)))).problem
     assert problem.code is Code.VIEW_STALE
     assert ledger.reservations == []
 
@@ -157,7 +127,7 @@ async def test_stale_view() -> None:
 async def test_revoked_meanwhile(verdict: Verdict, code: Code) -> None:
     """A revocation between authentication and admission is met; the hold is given back."""
     ledger = FakeLedger()
-    problem = (await refused(Parts(ledger, FakeView(verdict)))).problem
+    problem = (await refused(Proxy(ledger=ledger, view=FakeView(verdict)))).problem
     assert problem.code is code
     assert ledger.settlement.cost_nano == 0
     assert ledger.settlement.outcome is Outcome.CUT_REVOKED
@@ -167,10 +137,10 @@ async def test_expired_meanwhile() -> None:
     """A token that expired while the body came is refused; its leeway is that of verification."""
     clock, claims = FakeClock(), make_claims(ttl=100)
     clock.advance(100 + LEEWAY - 1)
-    async with admit(make_call(), claims, "req_1", Parts(clock=clock)):
+    async with admit(make_call(), claims, "req_1", Proxy(clock=clock).services):
         pass
     clock.advance(1)
-    problem = (await refused(Parts(clock=clock), claims=claims)).problem
+    problem = (await refused(Proxy(clock=clock), claims=claims)).problem
     assert problem.code is Code.TOKEN_EXPIRED
 
 
@@ -178,20 +148,21 @@ async def test_unbilled_endpoint() -> None:
     """An endpoint without a bill passes the ledger by, also when the store is gone."""
     ledger = FakeLedger()
     ledger.unavailable = True
-    parts = Parts(ledger)
+    services = Proxy(ledger=ledger).services
     call = make_call(endpoint="count_tokens", model="claude-unheard-of")
-    async with admit(call, make_claims(), "req_1", parts) as attempt:
+    async with admit(call, make_claims(), "req_1", services) as attempt:
         assert attempt.price is None
-        assert len(parts.live_calls) == 1
+        assert len(services.live_calls) == 1
     assert ledger.settlements == []
 
 
-async def wait_admitted(parts: Parts, *, longest: float | None = None) -> None:
+async def wait_admitted(proxy: Proxy, *, longest: float | None = None) -> None:
     """Wait inside an admission until something cuts the call."""
-    async with admit(make_call(), make_claims(), "req_1", parts, longest=longest) as attempt:
+    services = proxy.services
+    async with admit(make_call(), make_claims(), "req_1", services, longest=longest) as attempt:
         attempt.request = UpstreamRequest("POST", "http://up", (), b"{}", sent=True)
         if longest is None:
-            asyncio.get_running_loop().call_soon(parts.live_calls.cut_stale)
+            asyncio.get_running_loop().call_soon(services.live_calls.cut_stale)
         async with attempt.live.interruptible():
             await asyncio.Event().wait()
 
@@ -200,7 +171,7 @@ async def test_cut_is_noted() -> None:
     """A cut that leaves the block is booked under its reason."""
     ledger = FakeLedger()
     with pytest.raises(CallCut):
-        await wait_admitted(Parts(ledger))
+        await wait_admitted(Proxy(ledger=ledger))
     assert ledger.settlement.outcome is Outcome.CUT_STALE
     assert ledger.settlement.estimated
 
@@ -210,7 +181,7 @@ async def test_cancelled_from_outside() -> None:
     ledger, inside = FakeLedger(), asyncio.Event()
 
     async def serve() -> None:
-        async with admit(make_call(), make_claims(), "req_1", Parts(ledger)):
+        async with admit(make_call(), make_claims(), "req_1", Proxy(ledger=ledger).services):
             inside.set()
             await asyncio.Event().wait()
 
@@ -226,6 +197,6 @@ async def test_longest_call() -> None:
     """The longest-call setting cuts a call that is still open."""
     ledger = FakeLedger()
     with pytest.raises(CallCut) as caught:
-        await wait_admitted(Parts(ledger), longest=0.0)
+        await wait_admitted(Proxy(ledger=ledger), longest=0.0)
     assert caught.value.reason is CutReason.TOO_LONG
     assert ledger.settlement.outcome is Outcome.CUT_TOO_LONG

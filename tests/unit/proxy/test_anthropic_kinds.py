@@ -34,16 +34,10 @@ def test_threads_are_refused_so_that_the_sdk_resends_the_history() -> None:
         ({"workspace_id": "w"}, "workspace_id"),
         ({"billing_policy": {"type": "billing_policy", "bill_to": "x"}}, "billing_policy"),
         ({"fallback_credit_token": "t"}, "fallback_credit_token"),
-        ({"inference_geo": "us"}, "inference_geo"),
-        ({"speed": "fast"}, "speed"),
-        ({"fallbacks": [{"model": SONNET, "speed": "fast"}]}, "speed"),
-        ({"service_tier": "priority"}, "service_tier"),
         ({"diagnostics": {"previous_message_id": "msg_1"}}, "diagnostics"),
         ({"tags": {"a": "b"}}, "tags"),
         ({"requests": []}, "requests"),
-        ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "web_search"),
         ({"tools": [{"type": "web_fetch_20260318", "name": "w"}]}, "web_fetch"),
-        ({"tools": [{"type": "code_execution_20260521", "name": "c"}]}, "code_execution"),
         ({"tools": [{"type": "mcp_toolset", "mcp_server_name": "m"}]}, "mcp_toolset"),
         ({"tools": [{"type": "advisor_20260301", "model": SONNET}]}, "advisor"),
         ({"tools": [{"type": "tool_search_tool_bm25_20251119"}]}, "tool_search"),
@@ -107,10 +101,8 @@ def test_harmless_kinds_pass(changes: dict[str, Any]) -> None:
     ("feature", "changes"),
     [
         ("container", {"container": "c"}),
-        ("speed", {"speed": "fast"}),
-        ("inference_geo", {"inference_geo": "us"}),
         ("tags", {"tags": {"a": "b"}}),
-        ("code_execution", {"tools": [{"type": "code_execution_20260521", "name": "c"}]}),
+        ("tool_search", {"tools": [{"type": "tool_search_tool_regex"}]}),
         ("files", user({"type": "document", "source": {"type": "file", "file_id": "f"}})),
     ],
 )
@@ -119,7 +111,43 @@ def test_a_feature_opens_its_kind(feature: str, changes: dict[str, Any]) -> None
     assert read(changes, detail(feature))
 
 
-SEARCH = {"type": "web_search_20250305", "name": "w", "max_uses": 3}
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"inference_geo": "us"}, "inference_geo"),
+        ({"speed": "fast"}, "speed"),
+        ({"fallbacks": [{"model": SONNET, "speed": "fast"}]}, "fallbacks[0].speed"),
+        ({"service_tier": "priority"}, "service_tier"),
+    ],
+)
+def test_values_with_another_price_stay_closed(changes: dict[str, Any], field: str) -> None:
+    """A value that changes the price is in no hold and no bill, so no feature opens it."""
+    problem = refused(changes, detail(field, field.rpartition(".")[2]))
+    assert problem.code is Code.FIELD_NOT_ALLOWED
+    assert problem.field == field
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tools": [{"type": "web_search_20250305", "name": "w"}]},
+        {"tools": [{"type": "web_search", "allowed_domains": ["docs.test"], "max_uses": 1}]},
+        {"tools": [{"type": "code_execution_20260521", "name": "c"}]},
+        user(
+            {
+                "type": "tool_addition",
+                "tool": {"type": "tool_definition", "definition": {"type": "web_search_20250305"}},
+            }
+        ),
+    ],
+)
+def test_tools_with_a_fee_stay_closed(changes: dict[str, Any]) -> None:
+    """A fee for each use is in no price and no hold, so no feature opens such a tool."""
+    scope = detail("web_search", "code_execution", domains=("docs.test",))
+    assert "cannot be priced" in refused(changes, scope).title
+
+
+FETCH = {"type": "web_fetch_20260318", "name": "w", "max_uses": 3}
 
 
 @pytest.mark.parametrize(
@@ -135,14 +163,14 @@ SEARCH = {"type": "web_search_20250305", "name": "w", "max_uses": 3}
 )
 def test_web_tools_stay_within_domains_and_uses(tool: dict[str, Any], field: str) -> None:
     """A granted web tool still names its domains, within the scope's, and its uses (row 34)."""
-    scope = detail("web_search", domains=("docs.test",))
-    assert refused({"tools": [{**SEARCH, **tool}]}, scope).field == f"tools[0].{field}"
+    scope = detail("web_fetch", domains=("docs.test",))
+    assert refused({"tools": [{**FETCH, **tool}]}, scope).field == f"tools[0].{field}"
 
 
 def test_web_tool_within_its_bounds() -> None:
     """Domains of the scope and below pass."""
-    scope = detail("web_search", domains=("docs.test",))
-    tool = {**SEARCH, "allowed_domains": ["docs.test", "api.docs.test/path"]}
+    scope = detail("web_fetch", domains=("docs.test",))
+    tool = {**FETCH, "allowed_domains": ["docs.test", "api.docs.test/path"]}
     assert read({"tools": [tool]}, scope)
 
 
@@ -155,6 +183,10 @@ def test_web_tool_within_its_bounds() -> None:
         "https://docs.test.evil.test",
         "https://evil.test\\@docs.test/",
         "https://[::1/",
+        "https://docs.test\n.evil.test/",
+        " https://docs.test/",
+        "https://docs.test/\u2100",
+        "https://docs.test/" + "a" * 2048,
         "file:///etc/passwd",
         "",
         None,
@@ -190,7 +222,7 @@ def test_lookalike_keys(key: str) -> None:
         {"tools": {}},
         {"tools": [5]},
         {"tools": [{"type": 5}]},
-        {"tools": [{"Type": "web_search_20250305"}]},
+        {"tools": [{"Type": "web_fetch_20260318"}]},
         {"thinking": "enabled"},
         {"temperature": {}},
     ],
@@ -206,4 +238,6 @@ def test_field_sets_do_not_overlap() -> None:
     assert not set(top["scalars"]) & set(top["structures"])
     assert set(top["gated"]) <= set(top["scalars"]) | set(top["structures"])
     assert not set(FIELDS["blocks"]["known"]) & set(FIELDS["blocks"]["gated"])
-    assert not set(FIELDS["tools"]["client"]) & set(FIELDS["tools"]["server"])
+    tools = FIELDS["tools"]
+    assert not set(tools["client"]) & set(tools["server"])
+    assert not set(tools["fees"]) & {*tools["client"], *tools["server"], *tools["egress"]}

@@ -9,6 +9,7 @@ from daypass_core.problem import Code, Problem
 from daypass_core.revocation import Verdict
 from daypass_proxy import authenticate as module
 from daypass_proxy.authenticate import FailureLimiter
+from daypass_proxy.exchange import UNIX_PEER
 from tests.fakes.authenticator import Rig
 from tests.fakes.clock import FakeClock
 from tests.fakes.proxy import KEY
@@ -257,6 +258,17 @@ async def test_failures_of_a_peer_are_limited(rig: Rig, monkeypatch: pytest.Monk
     assert await rig.claims(token=unseen, peer="10.0.0.8")
     rig.clock.advance(0.06)
     assert (await rig.refused(token=forged)).status == 401
+
+
+async def test_peers_on_the_socket_do_not_lock_each_other_out(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a shared Unix socket all are one peer, so the bad tokens of one limit nobody."""
+    monkeypatch.setattr(module, "FAILURES_PER_SECOND", 20.0)
+    forged = TOKEN[:-4] + ("AAAA" if TOKEN[-4:] != "AAAA" else "BBBA")
+    for _ in range(40):
+        assert (await rig.refused(token=forged, peer=UNIX_PEER)).status == 401
+    assert await rig.claims(token=TOKEN, peer=UNIX_PEER)
 
 
 async def test_malformed_tokens_lock_nobody_out(rig: Rig) -> None:

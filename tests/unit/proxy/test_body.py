@@ -185,9 +185,21 @@ def test_values(monkeypatch: pytest.MonkeyPatch) -> None:
         assert parse(json.dumps({"a": text * 5000, "b": [text]}).encode())
 
 
+@pytest.mark.parametrize("more", [b"", b' ,"b":":::"'])
+def test_long_integers(more: bytes) -> None:
+    """An integer no client writes is refused before it is made; in a text it is no integer."""
+    digits = b"7" * 4000
+    with pytest.raises(Refusal):
+        parse(b'{"a":' + digits + more + b"}")
+    assert parse(b'{"a":"' + digits + b'"' + more + b"}")["a"] == digits.decode()
+    assert parse(b'{"a":' + digits[:128] + more + b"}")["a"] == int(digits[:128])
+    with pytest.raises(Refusal, match="repeats"):
+        parse(b'{"a":"' + digits + b'","a":1' + more + b"}")
+
+
 def test_common_encoders_take_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compact bodies, as the official SDKs write them, are proved without a second reading."""
-    monkeypatch.setattr(body_module, "_check_duplicates", None)
+    monkeypatch.setattr(body_module, "_read_again", None)
     document = {"model": "m", "messages": [{"role": "user", "content": "h\u00e9\n\U0001f600"}]}
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     assert parse(text.encode()) == document

@@ -5,6 +5,7 @@ import io
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -19,8 +20,6 @@ from daypass_proxy.forward import forward
 from daypass_proxy.keyring import Keyring
 from daypass_proxy.ledger import Outcome
 from daypass_proxy.price import PriceTable
-from daypass_proxy.providers.anthropic import Anthropic
-from daypass_proxy.services import Services
 from daypass_proxy.settings import load
 from daypass_proxy.streams import CutReason, LiveCalls
 from tests.canary import CANARY
@@ -29,6 +28,7 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.exchange import FakeClient
 from tests.fakes.keys import FakeVault
 from tests.fakes.ledger import FakeLedger
+from tests.fakes.proxy import Proxy as FakeProxy
 from tests.fakes.transport import JSON, FakeAnswer, FakeTransport
 from tests.servers.wire import message_json, message_stream, text_delta
 from tests.support import SANDBOX, make_claims, make_scope
@@ -74,19 +74,9 @@ class Proxy:
             vault=FakeVault(acme=KEY),
             clock=self.clock,
         )
-        unused: Any = None
-        self.services = Services(
-            settings=SETTINGS,
-            clock=self.clock,
-            new_id=unused,
-            sleep=asyncio.sleep,
-            provider=Anthropic(),
+        self.services = replace(
+            FakeProxy(clock=self.clock, ledger=self.ledger, settings=SETTINGS).services,
             authenticator=cast(Any, self),
-            jwks=unused,
-            broker=unused,
-            token_gate=unused,
-            prices=PRICES,
-            ledger=self.ledger,
             live_calls=self.live_calls,
             revocations=cast(Any, self),
             keyring=ring,
@@ -220,7 +210,7 @@ async def test_endpoint_not_in_scope() -> None:
     assert (client.status, problem(client)["type"]) == (403, "permission_error")
     assert client.headers[b"x-should-retry"] == b"false"
     assert not client.body_was_read
-    assert proxy.ledger.counted == {(SANDBOX, "insufficient_scope"): 1}
+    assert proxy.ledger.counted == {(SANDBOX, "call_refused:insufficient_scope"): 1}
 
 
 async def test_model_not_in_scope() -> None:
@@ -248,7 +238,34 @@ async def test_budget_used_up() -> None:
     client = await proxy.forward()
     assert (client.status, problem(client)["type"]) == (402, "billing_error")
     assert proxy.transport.requests == []
-    assert proxy.ledger.counted == {(SANDBOX, "budget_exhausted"): 1}
+    assert proxy.ledger.counted == {(SANDBOX, "call_refused:budget_exhausted"): 1}
+
+
+async def test_outages_of_ours_are_no_incidents() -> None:
+    """A refusal that the sandbox did not cause is not counted against it."""
+    proxy = Proxy()
+    proxy.ledger.unavailable = True
+    client = await proxy.forward()
+    assert client.status == 503
+    assert proxy.ledger.counted == {}
+    assert proxy.closing_line["refused"] == "store_unavailable"
+
+
+async def test_errors_of_ours_are_not_the_clients() -> None:
+    """A bug is told as such in the closing line, not as a client that left."""
+    proxy = Proxy()
+    proxy.claims = ValueError("a bug")
+    with pytest.raises(ValueError, match="a bug"):
+        await proxy.forward()
+    assert proxy.closing_line["outcome"] == "internal_error"
+
+
+async def test_client_gone_in_its_body() -> None:
+    """A client that leaves while it sends is told as such."""
+    proxy = Proxy()
+    proxy.client.tear()
+    await proxy.forward()
+    assert proxy.closing_line["outcome"] == "client_gone"
 
 
 async def test_upstream_error_passes() -> None:

@@ -37,7 +37,7 @@ async def test_self() -> None:
     assert wire.json["tenant"] == "acme"
     assert wire.json["authorization_details"][0]["models"] == ["claude-sonnet-*"]
     assert wire.json["budget"] == {
-        "limit_usd": "5.00",
+        "budget_usd": "5.00",
         "spent_usd": "1.2345",
         "reserved_usd": "0.00",
         "remaining_usd": "3.7655",
@@ -125,7 +125,7 @@ async def test_models_endpoint_must_be_in_scope() -> None:
         with pytest.raises(Refusal) as caught:
             await get(handler, proxy, path, endpoints=("messages",))
         assert caught.value.problem.code is Code.INSUFFICIENT_SCOPE
-    assert proxy.ledger.counted[SANDBOX, "insufficient_scope"] == 2
+    assert proxy.ledger.counted[SANDBOX, "call_refused:insufficient_scope"] == 2
 
 
 async def test_hello() -> None:
@@ -137,10 +137,10 @@ async def test_hello() -> None:
 
 
 async def test_probes() -> None:
-    """Live is always 200; ready needs the revocation view and the broker's keys."""
+    """Live is always 200; ready needs the revocation view, the ledger and the broker's keys."""
     proxy = Proxy()
     proxy.jwks_down = True
-    proxy.view.stale = True
+    proxy.view.stale = proxy.ledger.unavailable = True
 
     async def probe(handler: Any) -> Wire:
         exchange, wire = make_exchange("GET", b"/readyz")
@@ -150,8 +150,8 @@ async def test_probes() -> None:
     assert (await probe(me.live)).status == 200
     wire = await probe(me.ready)
     assert wire.status == 503
-    assert wire.json["missing"] == ["revocations", "keys of the broker"]
-    proxy.jwks_down = proxy.view.stale = False
+    assert wire.json["missing"] == ["revocations", "ledger", "keys of the broker"]
+    proxy.jwks_down = proxy.view.stale = proxy.ledger.unavailable = False
     proxy.clock.advance(1)
     assert (await probe(me.ready)).status == 200
 

@@ -11,9 +11,9 @@ import pytest
 from daypass_core.problem import Refusal
 from daypass_proxy import relay as relay_module
 from daypass_proxy.attempt import Reply
+from daypass_proxy.exchange import HeaderPairs
 from daypass_proxy.ledger import Outcome, Usage
 from daypass_proxy.relay import relay
-from daypass_proxy.transport import HeaderPairs
 from tests.fakes.call import MODEL
 from tests.fakes.relayed import PROVIDER, START, WHOLE, Run, torn
 from tests.fakes.transport import JSON, STREAM

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from daypass_proxy.broker import BrokerAnswer, BrokerLink, BrokerUnreachable, fetch_jwks
-from daypass_proxy.token import MAX_BYTES, exchange_token
+from daypass_proxy.broker_link import BrokerAnswer, BrokerLink, BrokerUnreachable, fetch_jwks
+from daypass_proxy.token import MAX_BYTES, pass_token_request
 from tests.fakes.asgi import Wire, make_exchange
 from tests.fakes.broker import ok
 from tests.fakes.proxy import Proxy
 
 JSON = (b"content-type", b"application/json")
 BODY = b'{"grant_type":"urn:ietf:params:oauth:grant-type:jwt-bearer","assertion":"eyJ.a.b"}'
-DOWN = BrokerUnreachable("down")
+DOWN = BrokerUnreachable("down", sent=False)
+LOST = BrokerUnreachable("connection ended early", sent=True)
 
 
 async def ask(
@@ -31,7 +32,7 @@ async def ask(
     exchange, wire = make_exchange(
         path=b"/v1/oauth/token", query=query, headers=headers, body=body, peer=peer
     )
-    await exchange_token(exchange, proxy.services)
+    await pass_token_request(exchange, proxy.services)
     return wire
 
 
@@ -109,6 +110,18 @@ async def test_a_restarting_broker_is_waited_for(fault: BrokerAnswer | BrokerUnr
     assert proxy.slept == [0.1, 0.2]
 
 
+async def test_a_lost_answer_is_not_asked_for_again() -> None:
+    """A second use of a single_use credential quarantines its sandbox; 503 would invite one."""
+    proxy = Proxy()
+    proxy.broker_answers(DOWN, LOST, ok(b'{"access_token":"t"}'))
+    wire = await ask(proxy)
+    assert wire.status == 500
+    assert wire.json["error"] == "server_error"
+    assert wire.headers[b"cache-control"] == b"no-store"
+    assert b"retry-after" not in wire.headers
+    assert len(proxy.broker.requests) == 2
+
+
 async def test_a_broker_that_stays_away() -> None:
     """After ten seconds the answer is 503 temporarily_unavailable with Retry-After."""
     proxy = Proxy()
@@ -162,7 +175,7 @@ async def test_query() -> None:
     ("peers", "places"), [(["10.0.0.7"], 8), ([None], 32), ([f"10.0.0.{i}" for i in range(20)], 64)]
 )
 async def test_places_are_bounded(peers: list[str | None], places: int) -> None:
-    """At most 8 exchanges per peer and 64 in all are under way; the next gets 503 at once."""
+    """At most 8 requests per peer and 64 in all are under way; the next gets 503 at once."""
     proxy = Proxy()
     proxy.broker.may_answer.clear()
     waiting = [asyncio.create_task(ask(proxy, peer=peers[i % len(peers)])) for i in range(places)]
@@ -244,15 +257,17 @@ async def test_link_reads_chunks() -> None:
 async def test_link_refuses_torn_and_large_answers(answer: bytes) -> None:
     """An answer that is torn, too large or not HTTP is none."""
     async with broker_that_says(answer) as url:
-        with pytest.raises(BrokerUnreachable):
+        with pytest.raises(BrokerUnreachable) as caught:
             await BrokerLink(url).request("GET", "/", {}, b"", limit=10)
+    assert caught.value.sent
 
 
 async def test_link_without_a_broker(tmp_path: Path) -> None:
-    """No socket is BrokerUnreachable, not an error of the system."""
+    """No socket is BrokerUnreachable, not an error of the system, and nothing was sent."""
     for url in (f"unix:{tmp_path}/absent.sock", "http://127.0.0.1:1"):
-        with pytest.raises(BrokerUnreachable):
+        with pytest.raises(BrokerUnreachable) as caught:
             await BrokerLink(url).request("GET", "/", {}, b"", limit=10)
+        assert not caught.value.sent
 
 
 async def test_link_gives_up(tmp_path: Path) -> None:
@@ -265,9 +280,10 @@ async def test_link_gives_up(tmp_path: Path) -> None:
 
     path = tmp_path / "b.sock"
     async with await asyncio.start_unix_server(serve, path):
-        with pytest.raises(BrokerUnreachable):
+        with pytest.raises(BrokerUnreachable) as caught:
             await BrokerLink(f"unix:{path}", seconds=0.05).request("GET", "/", {}, b"", limit=9)
         hold.set()
+    assert caught.value.sent
 
 
 async def test_key_set_must_be_a_200() -> None:

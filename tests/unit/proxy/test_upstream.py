@@ -5,43 +5,33 @@ import base64
 import gzip
 import json
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from daypass_core.problem import Code, Problem, Refusal
 from daypass_core.secret import parse_reference
 from daypass_proxy.attempt import Attempt, Reply
+from daypass_proxy.exchange import HeaderPairs
 from daypass_proxy.keyring import Keyring
 from daypass_proxy.ledger import Outcome
 from daypass_proxy.providers.anthropic import Anthropic
+from daypass_proxy.settings import load
 from daypass_proxy.streams import CallCut, CutReason
-from daypass_proxy.transport import (
-    HeaderPairs,
-    Transport,
-    UpstreamBroken,
-    UpstreamUnreachable,
-)
+from daypass_proxy.transport import UpstreamBroken, UpstreamUnreachable
 from daypass_proxy.upstream import ERROR_BODY_MAX, send
 from tests.canary import CANARY
 from tests.fakes.call import BODY, make_attempt, make_call
 from tests.fakes.clock import FakeClock
 from tests.fakes.keys import FakeVault
 from tests.fakes.ledger import FakeLedger
+from tests.fakes.proxy import ENVIRONMENT, Proxy
 from tests.fakes.transport import JSON, FakeAnswer, FakeTransport
 
 ORIGIN = "https://api.example/prefix"
 KEY = f"sk-ant-{CANARY}-one"
 NEWER = f"sk-ant-{CANARY}-two"
 PROVIDER = Anthropic()
-
-
-@dataclass
-class Parts:
-    """The services that the upstream step needs."""
-
-    keyring: Keyring
-    transport: Transport
 
 
 class Upstream:
@@ -56,12 +46,15 @@ class Upstream:
             vault=self.vault,
             clock=FakeClock(),
         )
-        self.parts = Parts(ring, self.transport)
+        settings = replace(load(ENVIRONMENT), anthropic_url=ORIGIN)
+        self.services = replace(
+            Proxy(settings=settings).services, keyring=ring, transport=self.transport
+        )
         self.attempt: Attempt = make_attempt(FakeLedger())
 
     async def send(self) -> Reply:
         """Send the call."""
-        return await send(self.attempt, PROVIDER, ORIGIN, self.parts)
+        return await send(self.attempt, self.services)
 
     async def rotate(self, **secrets: str) -> None:
         """Change the keys in Vault while the first request is under way, then answer it."""

@@ -46,7 +46,7 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
 def test_every_command_has_help_and_an_act(capsys: pytest.CaptureFixture[str]) -> None:
     """`--help` works everywhere, and every command leads to a function that exists."""
     commands = list(leaves(build_parser()))
-    assert len(commands) == 17
+    assert len(commands) == 18
     for parser in commands:
         words = parser.prog.split()[1:]
         with pytest.raises(SystemExit) as ended:
@@ -146,6 +146,16 @@ def test_a_restored_sandbox_gets_its_new_credential(
     admin.answers["POST /v1/sandboxes/sbx_a/restore"] = (200, SANDBOX)
     assert "export DAYPASS_SANDBOX=sbx_a" in run(capsys, "sandbox", "restore", "sbx_a")
     assert (tmp_path / "state" / "sandboxes" / "sbx_a" / "launch.jwt").exists()
+
+
+def test_a_launch_credential_is_replaced(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`sandbox launch` hands out the new credential like creating, or as the broker's answer."""
+    admin.answers["POST /v1/sandboxes/sbx_a/launch"] = (201, SANDBOX)
+    assert "export DAYPASS_SANDBOX=sbx_a" in run(capsys, "sandbox", "launch", "sbx_a")
+    assert (tmp_path / "state" / "sandboxes" / "sbx_a" / "launch.jwt").exists()
+    assert json.loads(run(capsys, "sandbox", "launch", "sbx_a", "--json")) == SANDBOX
 
 
 def test_tables_are_for_people(admin: AdminServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,11 +24,14 @@ def complete(*typed: str) -> set[str]:
     return set(done.stdout.split())
 
 
+ACTIONS = {"create", "list", "show", "end", "restore", "launch"}
+
+
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
         (("daypass", "sa"), {"sandbox"}),
-        (("daypass", "sandbox", ""), {"--help", "create", "list", "show", "end", "restore"}),
+        (("daypass", "sandbox", ""), {"--help", *ACTIONS}),
         (("daypass", "sandbox", "create", "--bu"), {"--budget"}),
         (("daypass", "--version", "sandbox", "li"), {"list"}),
         (("daypass", "completion", ""), {"--help", *SHELLS}),

@@ -23,6 +23,8 @@ from daypass._http import Origin
 from daypass._process import Service, end, tail
 from daypass._progress import Progress
 from daypass._state import State, UpOptions, make_plan
+from daypass_core import server
+from daypass_proxy.ledger import writer
 from tests.support import eventually
 
 ENV = {
@@ -267,9 +269,10 @@ def test_a_service_that_does_not_want_to_end_is_ended(
     assert made.process.returncode == -signal.SIGKILL
 
 
-def test_the_time_to_end_is_within_ten_seconds() -> None:
-    """Whatever the services do, `daypass up` is gone ten seconds after Ctrl-C."""
-    assert process.ASKED_SECONDS + process.TOLD_SECONDS < 10
+def test_whoever_waits_for_another_waits_longer() -> None:
+    """The ledger gives up before its service closes, and that before `daypass up` kills it."""
+    assert writer.CLOSING_SECONDS < server.CLOSE_SECONDS
+    assert server.UNWIND_SECONDS + server.CLOSE_SECONDS < process.TOLD_SECONDS
 
 
 def test_services_do_not_outlive_us(tmp_path: Path) -> None:

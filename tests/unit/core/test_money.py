@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daypass_broker.money import MAX_USD, NANO, format_usd, parse_usd
+from daypass_core.money import MAX_USD, NANO, format_usd, parse_usd
 
 
 @pytest.mark.parametrize(

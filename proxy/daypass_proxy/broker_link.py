@@ -1,6 +1,6 @@
 """The one line to the broker: a Unix socket or a URL from the settings, nothing a client can steer.
 
-`token` passes exchanges through it, `jwks_cache` fetches the key set. One short connection per
+`token` passes its requests through it, `jwks_cache` fetches the key set. One short connection per
 request, answers bounded in size and time; every failure is BrokerUnreachable.
 """
 
@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
-ATTEMPT_SECONDS = 5.0
+# The broker may wait 2 s for a cut-off to pass and 5 s for a lock before it says 503 by itself.
+ATTEMPT_SECONDS = 8.0
 JWKS_PATH = "/.well-known/jwks.json"
 _MAX_JWKS_BYTES = 64 * 1024
 _MAX_HEAD_BYTES = 16 * 1024
@@ -21,7 +22,15 @@ _READ_BYTES = 16 * 1024
 
 
 class BrokerUnreachable(Exception):
-    """No usable answer came; the message names the kind of failure only."""
+    """No usable answer came; the message names the kind of failure only.
+
+    `sent` says that a byte of the request may have left: then the broker may have done what was
+    asked, and only its answer was lost.
+    """
+
+    def __init__(self, reason: str, *, sent: bool) -> None:
+        super().__init__(reason)
+        self.sent = sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,7 @@ async def fetch_jwks(broker: Broker) -> bytes:
     """Return the broker's key set; raises BrokerUnreachable."""
     answer = await broker.request("GET", JWKS_PATH, {}, b"", limit=_MAX_JWKS_BYTES)
     if answer.status != 200:
-        raise BrokerUnreachable(f"key set answered with status {answer.status}")
+        raise BrokerUnreachable(f"key set answered with status {answer.status}", sent=True)
     return answer.body
 
 
@@ -77,29 +86,40 @@ class BrokerLink:
             *(f"{name}: {value}" for name, value in headers.items()),
         ]
         message = "\r\n".join([*lines, "", ""]).encode("ascii") + body
+        sent = False
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._exchange(message, limit)
-        except (OSError, TimeoutError, httptools.HttpParserError) as error:
-            raise BrokerUnreachable(type(error).__name__) from None
+                reader, writer = await self._connect()
+                try:
+                    sent = True
+                    writer.write(message)
+                    await writer.drain()
+                    return await _read_answer(reader, limit)
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError, httptools.HttpParserError, _Torn) as error:
+            reason = str(error) if isinstance(error, _Torn) else type(error).__name__
+            raise BrokerUnreachable(reason, sent=sent) from None
 
-    async def _exchange(self, message: bytes, limit: int) -> BrokerAnswer:
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._socket is not None:
-            reader, writer = await asyncio.open_unix_connection(self._socket)
-        else:
-            reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
-        try:
-            writer.write(message)
-            await writer.drain()
-            answer = _Reading(limit)
-            while not answer.complete:
-                data = await reader.read(_READ_BYTES)
-                if not data:
-                    raise BrokerUnreachable("connection ended early")
-                answer.feed(data)
-            return BrokerAnswer(answer.status, answer.headers, bytes(answer.body))
-        finally:
-            writer.close()
+            return await asyncio.open_unix_connection(self._socket)
+        return await asyncio.open_connection(self._host, self._port, ssl=self._tls)
+
+
+async def _read_answer(reader: asyncio.StreamReader, limit: int) -> BrokerAnswer:
+    """Return a whole answer; raises HttpParserError and _Torn."""
+    answer = _Reading(limit)
+    while not answer.complete:
+        data = await reader.read(_READ_BYTES)
+        if not data:
+            raise _Torn("connection ended early")
+        answer.feed(data)
+    return BrokerAnswer(answer.status, answer.headers, bytes(answer.body))
+
+
+class _Torn(Exception):
+    """An answer that cannot be used."""
 
 
 class _Reading:
@@ -115,13 +135,13 @@ class _Reading:
         self.body = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Parse more; raises HttpParserError, or BrokerUnreachable past the limit."""
+        """Parse more; raises HttpParserError, or _Torn past the limit."""
         self._fed += len(data)
         if self._fed > self._limit + _MAX_HEAD_BYTES:
-            raise BrokerUnreachable("answer is too large")
+            raise _Torn("answer is too large")
         self._parser.feed_data(data)
         if len(self.body) > self._limit:
-            raise BrokerUnreachable("answer is too large")
+            raise _Torn("answer is too large")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header."""

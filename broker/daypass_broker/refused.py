@@ -1,0 +1,27 @@
+"""A refusal at the token endpoint as a value: `standing`, `lineage` and `issue` decide it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from daypass_broker.oauth import OAuthError
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The decision to say no to a caller whose proof verified, so it may carry help.
+
+    `reason` is a stable slug for counters and the log; `description` goes to the caller.
+    """
+
+    reason: str
+    description: str
+    error: str = "invalid_grant"
+    status: int = 400
+    retry_after: int | None = None
+
+    def as_error(self) -> OAuthError:
+        """Return the refusal as it goes on the wire."""
+        return OAuthError(
+            self.error, self.description, status=self.status, retry_after=self.retry_after
+        )
