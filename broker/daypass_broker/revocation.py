@@ -63,7 +63,20 @@ def append(act: Act, scope: str, ident: str, not_before: int | None, reason: str
             version=version,
         )
     )
+    _drop_superseded(act, row_id, scope, ident, not_before)
     return act.conn.execute(sa.select(table).where(table.c.id == row_id)).one()
+
+
+def _drop_superseded(act: Act, row_id: str, scope: str, ident: str, not_before: int | None) -> None:
+    """Remove rows that the new one says again or says less: many would slow every reload down.
+
+    The audit trail keeps what was revoked when, and by whom.
+    """
+    table = schema.revocation
+    same = (table.c.scope == scope) & (table.c.ident == ident) & (table.c.id != row_id)
+    if not_before is not None:
+        same &= table.c.not_before <= not_before
+    act.conn.execute(sa.delete(table).where(same))
 
 
 def cut_off(

@@ -22,6 +22,7 @@ import uvicorn
 from uvicorn.lifespan.off import LifespanOff
 
 from daypass_core.log import event, get_logger
+from daypass_core.punctual import PunctualProtocol
 from daypass_core.settings import Listen
 from daypass_core.sockets import BACKLOG, CannotListen, address_of, listening
 
@@ -62,7 +63,7 @@ class Listener:
 
     app: Any
     listen: Listen
-    http: type[asyncio.Protocol] | str = "h11"
+    http: type[asyncio.Protocol] | str = PunctualProtocol
     tls: TlsFiles | None = None
     name: str = ""
     mode: int = 0o600
@@ -74,9 +75,21 @@ class StartFailed(Exception):
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run `main` on uvloop where it is installed, else on asyncio."""
+    """Run `main` on uvloop where it is installed, else on asyncio, with all descriptors allowed."""
+    allow_connections()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main)
+
+
+def allow_connections() -> None:
+    """Raise the soft limit of descriptors to the hard one: each stream takes two."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # A system may allow less than its hard limit says; then what is there has to do.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def harden() -> None:

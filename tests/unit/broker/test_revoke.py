@@ -84,6 +84,20 @@ def test_a_cut_off_in_the_past_spares_what_came_later(desk: Desk) -> None:
     assert order(desk, "tenant", "acme", not_before=row.launch_iat).sandboxes == 1
 
 
+def test_a_revocation_replaces_what_it_covers(desk: Desk) -> None:
+    """Revoking the same again and again leaves one row; an earlier cut-off takes nothing away."""
+    row = make(desk)
+    jti = token_of(desk, row)
+    for _ in range(3):
+        order(desk, "jti", jti)
+    assert len(desk.rows(schema.revocation, scope="jti", ident=jti)) == 1
+    order(desk, "sandbox", row.id)
+    (now,) = desk.rows(schema.revocation, scope="sandbox", ident=row.id)
+    order(desk, "sandbox", row.id, not_before=now.not_before - 60)
+    kept = {r.not_before for r in desk.rows(schema.revocation, scope="sandbox", ident=row.id)}
+    assert now.not_before in kept
+
+
 def test_the_root_grant_takes_its_sandbox_along(desk: Desk) -> None:
     """Scope grant marks the grant; a root grant's end is its sandbox's end."""
     row = make(desk)
