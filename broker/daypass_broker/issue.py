@@ -172,6 +172,7 @@ class TokenEndpoint:
         if refused is not None:
             return refused
         if found.ended("kid", key_id):
+            event(log, "signing_key_revoked", level=logging.ERROR, kid=key_id)
             raise oauth.unavailable(
                 "the signing key is revoked; restart the broker: it makes a new key"
             )

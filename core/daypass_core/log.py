@@ -44,6 +44,8 @@ def configure(service: str, level: str = "info", stream: TextIO | None = None) -
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(True)
+    # A full disk must not add traces of its own, which would also pass by the formatter's blotting.
+    logging.raiseExceptions = False
 
 
 def get_logger(name: str) -> logging.Logger:

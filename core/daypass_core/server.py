@@ -32,6 +32,8 @@ DRAIN_SECONDS = 30.0
 """How long calls in flight may take to end after the first signal."""
 KEEP_ALIVE_SECONDS = 120
 EXIT_CANNOT_START = 2
+CUTTING_SECONDS = 3.0
+"""How long calls told to end by the app itself may take, before they are cancelled."""
 UNWIND_SECONDS = 5.0
 """How long calls cut at the end of the drain may take to settle."""
 CLOSE_SECONDS = 8.0
@@ -109,15 +111,17 @@ async def serve(
     *,
     on_started: Callable[[], None] | None = None,
     on_stopping: Callable[[], None] | None = None,
+    on_cutting: Callable[[], None] | None = None,
     drain_seconds: float = DRAIN_SECONDS,
 ) -> None:
     """Serve all listeners until a signal, then drain; returns when everything is closed.
 
-    `on_started` runs when every listener accepts, `on_stopping` at the first signal. Exits with
+    `on_started` runs when every listener accepts, `on_stopping` at the first signal, `on_cutting`
+    when the drain is over and requests still run: the app ends them in its own words. Exits with
     code 2 and a sentence on standard error when a listener or an app cannot start.
     """
     try:
-        await _Serving(listeners, on_started, on_stopping, drain_seconds).run()
+        await _Serving(listeners, on_started, on_stopping, on_cutting, drain_seconds).run()
     except (StartFailed, CannotListen) as error:
         sys.stderr.write(f"daypass: {error}\n")
         raise SystemExit(EXIT_CANNOT_START) from None
@@ -131,11 +135,13 @@ class _Serving:
         listeners: Sequence[Listener],
         on_started: Callable[[], None] | None,
         on_stopping: Callable[[], None] | None,
+        on_cutting: Callable[[], None] | None,
         drain_seconds: float,
     ) -> None:
         self._listeners = listeners
         self._on_started = on_started
         self._on_stopping = on_stopping
+        self._on_cutting = on_cutting
         self._drain_seconds = drain_seconds
         self._servers: list[uvicorn.Server] = []
         self._lifespans: dict[int, Any] = {}  # by id of the app: one start each
@@ -205,6 +211,10 @@ class _Serving:
     async def _end_requests(self) -> None:
         """Cancel what still runs after the drain and let it unwind (it settles its usage)."""
         tasks = [task for server in self._servers for task in server.server_state.tasks]
+        if tasks and self._on_cutting is not None:
+            self._on_cutting()  # the app's own way to end them, with words for the client
+            _, unfinished = await asyncio.wait(tasks, timeout=CUTTING_SECONDS)
+            tasks = list(unfinished)
         for task in tasks:
             # Once only: a second cancellation would break into the unwinding of the first.
             if not task.cancelling():

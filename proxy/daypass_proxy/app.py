@@ -148,6 +148,7 @@ async def run(settings: Settings, *, on_started: Callable[[], None] | None = Non
         ],
         on_started=on_started,
         on_stopping=partial(_warn_streams, application),
+        on_cutting=partial(_cut_streams, application),
     )
 
 
@@ -158,3 +159,9 @@ def _warn_streams(application: Application) -> None:
         asyncio.get_running_loop().call_later(
             DRAIN_SECONDS - _LAST_WORDS_SECONDS, services.live_calls.cut_all, CutReason.SHUTDOWN
         )
+
+
+def _cut_streams(application: Application) -> None:
+    services = application.services
+    if services is not None:
+        services.live_calls.cut_all(CutReason.SHUTDOWN)

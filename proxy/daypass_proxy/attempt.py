@@ -128,4 +128,5 @@ class Attempt:
 
 def cut_problem(reason: CutReason) -> Problem:
     """Return what a client whose call was cut is told."""
-    return Problem.of(_CUTS[reason][1])
+    words = "proxy is restarting; send the request again" if reason is CutReason.SHUTDOWN else ""
+    return Problem.of(_CUTS[reason][1], words)

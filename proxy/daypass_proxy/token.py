@@ -72,11 +72,12 @@ async def pass_token_request(exchange: Exchange, services: Services) -> None:
 
 
 async def _ask(services: Services, headers: Mapping[str, str], body: bytes) -> BrokerAnswer | None:
-    """Ask until there is an answer or RETRY_SECONDS are over; None then.
+    """Ask until there is an answer or RETRY_SECONDS are over; the last refusal then, or None.
 
     Asked again is only what was not done: no byte has left, or the answer says so itself. Raises
     BrokerUnreachable when the request had left and no answer came.
     """
+    last: BrokerAnswer | None = None
     began = services.clock.monotonic()
     pause = _FIRST_PAUSE
     noted = ""
@@ -86,6 +87,7 @@ async def _ask(services: Services, headers: Mapping[str, str], body: bytes) -> B
             reason = f"status {answer.status}"
             if answer.status not in _NOT_DONE and not 300 <= answer.status < 400:
                 return answer
+            last = answer if answer.status == 503 else None
         except BrokerUnreachable as error:
             if error.sent:
                 raise
@@ -94,7 +96,8 @@ async def _ask(services: Services, headers: Mapping[str, str], body: bytes) -> B
             event(log, "token_exchange_retried", reason=reason)
             noted = reason
         if services.clock.monotonic() - began + pause > RETRY_SECONDS:
-            return None
+            event(log, "broker_unreachable", level=ERROR, reason=reason)
+            return last
         await services.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
 

@@ -6,6 +6,7 @@ ended by the kernel if we are killed. Its output goes to its log file.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -34,6 +35,7 @@ class Service:
         self.name = name
         self.log = log
         with open(log, "ab") as output:
+            self.log_start = output.seek(0, 2)
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, "serve"],
                 env=dict(env),
@@ -54,9 +56,23 @@ class Service:
 
         threading.Thread(target=wait, name=f"wait-{self.name}", daemon=True).start()
 
+    def events(self, name: str) -> list[dict[str, object]]:
+        """The log events of one name since this start, oldest first."""
+        found = []
+        with open(self.log, "rb") as file:
+            file.seek(self.log_start)
+            for line in file:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(event, dict) and event.get("event") == name:
+                    found.append(event)
+        return found
+
     def failed(self, what: str) -> ServiceFailed:
         """The error for a service that ended or never got ready, with its last log lines."""
-        lines = tail(self.log)
+        lines = tail(self.log, since=self.log_start)
         return ServiceFailed(
             f"the {self.name} {what}", hint=f"last lines of {self.log}:\n{lines or '(nothing)'}"
         )
@@ -99,12 +115,12 @@ def _ended(service: Service, give_up: float) -> bool:
     return True
 
 
-def tail(path: Path, lines: int = LAST_LINES) -> str:
+def tail(path: Path, lines: int = LAST_LINES, since: int = 0) -> str:
     """The last lines of a log file."""
     try:
         with open(path, "rb") as file:
             file.seek(0, 2)
-            file.seek(max(0, file.tell() - 16_384))
+            file.seek(max(since, file.tell() - 16_384))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return ""

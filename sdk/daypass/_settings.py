@@ -42,7 +42,13 @@ def bare_origin(url: str) -> str:
     Raises `SettingsError` for anything but http(s), and for plain http beyond loopback, where a
     launch credential would cross the network in the clear.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise SettingsError(
+            f"{url!r} is not a base URL", hint="write https://host[:port]"
+        ) from None
     if parts.scheme == "unix":
         return url
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -129,6 +135,15 @@ def state_dir(flag: str | None = None, env: Mapping[str, str] | None = None) -> 
     return Path(flag or env.get("DAYPASS_DIR") or "~/.daypass").expanduser().absolute()
 
 
+def check_credential(text: str, source: str) -> str:
+    """Return a credential of one line; raises `SettingsError`, which never repeats the text."""
+    if not (text.isascii() and text.isprintable()) or not text or " " in text:
+        raise SettingsError(
+            f"what {source} holds is not a credential", hint="it must be one line, dpa_… or dpo_…"
+        )
+    return text
+
+
 def admin_settings(
     *,
     url: str | None = None,
@@ -159,6 +174,7 @@ def admin_settings(
             "no credential for the broker",
             hint="set DAYPASS_CREDENTIAL_FILE or pass --credential-file",
         )
+    check_credential(credential, str(credential_file or "DAYPASS_CREDENTIAL"))
     ca = ca_file or env.get("DAYPASS_CA_FILE") or config.get("ca_file")
     return AdminSettings(bare_origin(url), credential, Path(ca) if ca else None)
 

@@ -144,6 +144,11 @@ def make_plan(options: UpOptions, state: State, env: Mapping[str, str] | None = 
     Raises `SettingsError` for a taken port, a bad key reference or an unreadable policy.
     """
     env = settings.environment() if env is None else env
+    if options.port == options.admin_port != 0:
+        raise SettingsError(
+            f"proxy and admin cannot share port {options.port}",
+            hint="change --port or --admin-port",
+        )
     port, admin_port = (
         free_port(options.port, "--port"),
         free_port(options.admin_port, "--admin-port"),
@@ -234,6 +239,8 @@ def _harmless(text: str) -> str:
 
 def free_port(port: int, flag: str) -> int:
     """`port` if it is free, or any free one for 0; raises `SettingsError` naming the flag."""
+    if not 0 <= port <= 65_535:
+        raise SettingsError(f"{flag} {port} is not a port", hint="0 to 65535, 0 for any")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

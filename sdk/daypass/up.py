@@ -25,7 +25,7 @@ from daypass._files import write_private
 from daypass._http import Origin
 from daypass._process import Service, end, tail
 from daypass._progress import Progress
-from daypass._settings import state_dir
+from daypass._settings import check_credential, state_dir
 from daypass._state import Plan, State, UpOptions, make_plan
 from daypass.broker import Broker
 
@@ -80,6 +80,7 @@ def _run(options: UpOptions, state: State, plan: Plan) -> int:
                 service.report(signals.events)
             signals.started = True
             _announce(options, state, plan, services)
+            _warn_of_keys(services[-1])
             return _watch(signals.events)
         except _Interrupted:
             return 130
@@ -123,7 +124,8 @@ def _start(state: State, plan: Plan, progress: Progress, services: list[Service]
 
 def _apply_policy(state: State, plan: Plan) -> None:
     """Apply the given policy; without one, the default policy unless there is a policy already."""
-    broker = Broker(plan.admin_url, state.credential_file.read_text(encoding="utf-8").strip())
+    text = state.credential_file.read_text(encoding="utf-8", errors="replace").strip()
+    broker = Broker(plan.admin_url, check_credential(text, str(state.credential_file)))
     try:
         if plan.policy is not None:
             broker.apply(plan.policy)
@@ -136,6 +138,18 @@ def _apply_policy(state: State, plan: Plan) -> None:
             "the admin credential does not fit the database",
             hint=f"delete {state.credential_file} to have a new one made",
         ) from None
+
+
+def _warn_of_keys(proxy: Service) -> None:
+    """Say which provider keys cannot be read: calls of their tenants are refused."""
+    failed = {
+        event.get("reference"): event.get("reason") for event in proxy.events("key_read_failed")
+    }
+    for reference, reason in failed.items():
+        words = (
+            f"provider key {reference} cannot be read ({reason}); calls are refused until it can"
+        )
+        print(f"daypass: warning: {words}", file=sys.stderr)
 
 
 def _broker_command(plan: Plan, *words: str) -> str:
@@ -163,7 +177,7 @@ def _watch(events: SimpleQueue[object]) -> int:
     code = event.process.returncode
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     print(f"daypass: the {event.name} ended with {how}, so daypass stops", file=sys.stderr)
-    print(f"last lines of {event.log}:\n{tail(event.log)}", file=sys.stderr)
+    print(f"last lines of {event.log}:\n{tail(event.log, since=event.log_start)}", file=sys.stderr)
     return 1
 
 

@@ -184,6 +184,24 @@ def test_a_service_that_dies_ends_the_whole(tmp_path: Path, stub: StubUpstream, 
     eventually(lambda: not Path(f"/proc/{other}").exists())
 
 
+def test_a_key_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    """The start says which provider key cannot be read and why, and goes on."""
+    words = ["--dir", str(tmp_path / "d"), "--port", "0", "--admin-port", "0", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "daypass", "up", *words, "--anthropic-key", "file:///nowhere/key"],
+        env={"PATH": os.defpath, "HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["proxy_url"]
+    process.terminate()
+    _, told = process.communicate(timeout=30)
+    assert "warning: provider key file:///nowhere/key cannot be read" in told
+    assert "Traceback" not in told
+
+
 def test_a_bad_policy_stops_the_start(tmp_path: Path, stub: StubUpstream) -> None:
     """One line names what is wrong in the file, and nothing is left running."""
     (tmp_path / "p.yaml").write_text("tenants: {acme: {profiles: [none]}}\n")

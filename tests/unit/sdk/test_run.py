@@ -247,6 +247,8 @@ def test_signals_are_passed_on(
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # What nohup made of SIGHUP for the whole test run must not decide here.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
