@@ -129,6 +129,10 @@ def usage(options: Namespace) -> int:
         which = "first" if options.group_by else "newest"
         shown = f"; the {which} {len(rows)} are shown" if answer.get("next") else ""
         print(f"\n{totals['calls']} calls, USD {totals.get('cost_usd', '?')} in all{shown}")
+        if totals.get("open_calls"):
+            print(f"{totals['open_calls']} of them still run and hold USD {totals['reserved_usd']}")
+        if totals.get("estimated_calls"):
+            print(f"{totals['estimated_calls']} of them are booked by estimate")
     return 0
 
 

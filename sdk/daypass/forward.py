@@ -50,6 +50,18 @@ def raise_loopback() -> bool:
     return True
 
 
+def check_proxy(path: Path) -> None:
+    """Raise `DaypassError`, naming the socket, when no proxy answers there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            raise DaypassError(
+                f"no proxy answers at {path}: {error.strerror or error}",
+                hint="mount the folder of the proxy's socket there, or name it with --socket",
+            ) from error
+
+
 class Forwarder:
     """Listens on loopback and pipes every connection to the Unix socket at `target`."""
 

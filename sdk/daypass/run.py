@@ -30,7 +30,7 @@ from daypass._errors import DaypassError, SettingsError
 from daypass._files import private_dir, write_private
 from daypass._keeper import Keeper, Profile
 from daypass._token import TokenProvider
-from daypass.forward import DEFAULT_LISTEN, Forwarder, parse_listen, raise_loopback
+from daypass.forward import DEFAULT_LISTEN, Forwarder, check_proxy, parse_listen, raise_loopback
 
 _FROM_TERMINAL = ("SIGINT", "SIGQUIT")
 _PASSED_ON = (*_FROM_TERMINAL, "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -192,6 +192,7 @@ def _forward(options: RunOptions, found: settings.SandboxSettings, undo: ExitSta
     socket = options.socket or found.proxy_socket
     if socket is None:
         return found.base_url
+    check_proxy(socket)
     raise_loopback()
     host, port = parse_listen(options.listen or DEFAULT_LISTEN)
     try:

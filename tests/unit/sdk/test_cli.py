@@ -212,6 +212,12 @@ def test_usage_is_summed_or_listed(admin: AdminServer, capsys: pytest.CaptureFix
     assert lines[0].startswith("STARTED")
     assert lines[-1] == "2 calls, USD 0.0002 in all; the newest 1 are shown"
     assert json.loads(run(capsys, "usage", "--json"))["totals"] == SUMS
+    more = SUMS | {"open_calls": 1, "reserved_usd": "0.1", "estimated_calls": 1}
+    admin.answers["GET /v1/usage"] = (200, {"rows": rows, "totals": more})
+    assert run(capsys, "usage").splitlines()[-2:] == [
+        "1 of them still run and hold USD 0.1",
+        "1 of them are booked by estimate",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -308,6 +314,10 @@ def test_a_token_is_all_that_is_printed(
         ("usage --admin-url http://127.0.0.1:1", 1, "nothing listens at http://127.0.0.1:1"),
         ("usage --admin-url http://far.example", 2, "in the clear"),
         ("usage --credential-file /nowhere", 2, "cannot read the credential file /nowhere"),
+        ("usage --credential-file /etc/passwd", 2, "what /etc/passwd holds is not a credential"),
+        ("usage --admin-url http://127.0.0.1:port", 2, "is not a base URL"),
+        ("up --port 99999", 2, "--port 99999 is not a port"),
+        ("up --port 7000 --admin-port 7000", 2, "proxy and admin cannot share port 7000"),
     ],
 )
 def test_errors_are_one_line(

@@ -215,6 +215,16 @@ def test_a_socket_is_forwarded(tmp_path: Path, launch_file: Path) -> None:
         assert "DAYPASS_PROXY_SOCKET" not in found
 
 
+def test_a_socket_without_a_proxy_is_named(
+    server: TokenServer, tmp_path: Path, launch_file: Path
+) -> None:
+    """When nobody answers at the socket, its path is said and nothing is started."""
+    env = environment(server, tmp_path, DAYPASS_PROXY_SOCKET=str(tmp_path / "gone.sock"))
+    done = start(env, "--", "echo", "started")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"no proxy answers at {tmp_path / 'gone.sock'}" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("command", "code"),
     [
