@@ -18,10 +18,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from demo.layout import CellError, Kind, command, make_layout
+from demo.services.process import Stoppable
 
 BASE_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/home", "LANG": "C.UTF-8"}
 OPEN_SECONDS = 10.0
@@ -50,7 +50,7 @@ class CellProcess:
             pipe.close()
 
 
-class Cell:
+class Cell(Stoppable):
     """An open cell; leave the block (or `stop`) to end every process in it."""
 
     def __init__(self, kind: Kind, directory: Path, shared: Mapping[str, Path]) -> None:
@@ -105,19 +105,6 @@ class Cell:
         except (CellError, OSError) as error:
             reasons.append(f"{kind}: {error}")
             return None
-
-    def __enter__(self) -> Cell:
-        """The open cell itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End the cell."""
-        self.stop()
 
     def start(
         self, argv: Sequence[str], environment: Mapping[str, str] | None = None

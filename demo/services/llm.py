@@ -30,9 +30,8 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
-from demo.services.process import ServiceError, ServiceProcess
+from demo.services.process import ServiceError, ServiceProcess, Stoppable
 
 MODEL = "smollm2-135m-instruct"
 CONTEXT_TOKENS = 2048
@@ -66,7 +65,7 @@ class Counters:
         )
 
 
-class LocalLlm:
+class LocalLlm(Stoppable):
     """A running LLM server: `with LocalLlm.start(directory, "sk-…") as llm: llm.url, llm.model`."""
 
     model = MODEL
@@ -110,19 +109,6 @@ class LocalLlm:
             llm.stop()
             raise
         return llm
-
-    def __enter__(self) -> LocalLlm:
-        """The running server itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop the server."""
-        self.stop()
 
     @property
     def pid(self) -> int:

@@ -15,10 +15,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from demo.services.process import ServiceError, ServiceProcess, free_port
+from demo.services.process import ServiceError, ServiceProcess, Stoppable, free_port
 
 START_SECONDS = 30.0
 CALL_SECONDS = 10.0
@@ -31,7 +30,7 @@ SELF_PATHS = {
 }
 
 
-class OpenBao:
+class OpenBao(Stoppable):
     """A running server: `with OpenBao.start(directory) as bao: bao.put("secret/llm/acme", …)`."""
 
     def __init__(self, directory: Path, port: int) -> None:
@@ -64,19 +63,6 @@ class OpenBao:
             bao.stop()
             raise
         return bao
-
-    def __enter__(self) -> OpenBao:
-        """The running server itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop the server."""
-        self.stop()
 
     @property
     def pid(self) -> int:

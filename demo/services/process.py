@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 MINIMAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 STOP_SECONDS = 12.0
@@ -24,6 +24,22 @@ POLL_SECONDS = 0.02
 
 class ServiceError(Exception):
     """A server could not be started or did not answer; the message says where its log lies."""
+
+
+class Stoppable:
+    """Something that runs: as a context manager it is stopped at the end of the block."""
+
+    def stop(self) -> None:
+        """End it; may be called twice."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        """The running thing itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop it."""
+        self.stop()
 
 
 def free_port(*, pair: bool = False) -> int:

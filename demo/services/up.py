@@ -10,9 +10,8 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
-from demo.services.process import ServiceProcess, free_port
+from demo.services.process import ServiceProcess, Stoppable, free_port
 
 START_SECONDS = 60.0
 GONE_SECONDS = 15.0
@@ -45,7 +44,7 @@ class UpSettings:
         return [*words, "--vault-token-file", str(self.vault_token_file)]
 
 
-class DaypassUp:
+class DaypassUp(Stoppable):
     """A running broker and proxy; leave the block (or `stop`) to end both."""
 
     def __init__(self, settings: UpSettings) -> None:
@@ -72,19 +71,6 @@ class DaypassUp:
             up.stop()
             raise
         return up
-
-    def __enter__(self) -> DaypassUp:
-        """The running services themselves."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End both services."""
-        self.stop()
 
     def kill_proxy(self) -> None:
         """End the proxy as a crash would, and wait until `daypass up` has noticed and ended."""
