@@ -13,8 +13,8 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No variable of ours, no forward proxy, an own home and cache directory."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No variable of ours, no forward proxy, own home and cache directories, the umask kept."""
     import os
 
     for name in list(os.environ):  # noqa: TID251 - what is there has to be known to be removed
@@ -22,6 +22,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    mask = os.umask(0o022)
+    yield
+    os.umask(mask)  # `daypass up` narrows it for its process
 
 
 @pytest.fixture
