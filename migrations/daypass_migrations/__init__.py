@@ -7,7 +7,10 @@ finds nothing or all of it.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +24,7 @@ from sqlalchemy import event
 
 HEAD = "0001"
 
+_BUSY_SECONDS = 30
 _LOCK_ID = 0x6461797061737300  # "daypass" in ASCII: any number nobody else locks
 
 
@@ -74,8 +78,7 @@ def _locked(url: sa.URL) -> Iterator[sa.Connection]:
     """One transaction on one connection that no other upgrade can be inside of."""
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     if url.get_backend_name() == "sqlite":
-        # Balances and hashes are nobody else's business on this machine.
-        os.close(os.open(str(url.database), os.O_RDWR | os.O_CREAT, 0o600))
+        _make_private(str(url.database))
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
     with engine.begin() as connection:
@@ -84,11 +87,37 @@ def _locked(url: sa.URL) -> Iterator[sa.Connection]:
         yield connection
 
 
+def _make_private(path: str) -> None:
+    """Make the file for its owner alone: balances and hashes are nobody else's business here.
+
+    Only a new file is opened: closing one that is in use would drop this process's locks on it.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # `_begin_sqlite` opens the transaction, not the driver
-    connection.execute("PRAGMA busy_timeout = 30000")
-    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}")
+    _switch_to_wal(connection)
     connection.execute("PRAGMA synchronous = FULL")
+
+
+def _switch_to_wal(connection: Any) -> None:
+    """Change the journal; SQLite answers at once, not after its busy time, when others do too."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while not _switched_to_wal(connection, last_try=time.monotonic() > deadline):
+        time.sleep(0.01)
+
+
+def _switched_to_wal(connection: Any, *, last_try: bool) -> bool:
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError:
+        if last_try:
+            raise
+        return False
+    return True
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
