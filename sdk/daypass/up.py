@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from queue import SimpleQueue
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -169,9 +169,16 @@ def _broker_command(plan: Plan, *words: str) -> str:
     return done.stdout
 
 
+def _next(events: SimpleQueue[object]) -> object:
+    """Wait for an event; a signal just before a wait does not end it, so look up now and then."""
+    while True:
+        with suppress(Empty):
+            return events.get(timeout=0.5)
+
+
 def _watch(events: SimpleQueue[object]) -> int:
     """Wait for the end: a signal is a good one, a service that ended is not."""
-    event = events.get()
+    event = _next(events)
     if not isinstance(event, Service):
         return 0
     code = event.process.returncode
