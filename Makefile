@@ -7,10 +7,10 @@ UV_VERSION := 0.13.9
 export UV_PYTHON_DOWNLOADS := never
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help setup check format test test-unit demo dev prices vectors lock build clean
+.PHONY: help setup check format test test-unit fuzz demo dev bench-quick bench-full prices vectors lock build clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .cache/uv/bin/uv:
 	@python3 -c 'import sys; sys.exit("daypass needs Python 3.11 or newer as python3; found %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -42,17 +42,30 @@ test: setup check ## run every test on real servers (OpenBao, PostgreSQL, LLM, o
 test-unit: setup ## run the unit tests only (seconds)
 	@$(PY) -m pytest -q tests/unit
 
+FUZZ_SECONDS ?= 60
+fuzz: setup ## drive every fuzz target for a minute (FUZZ_SECONDS=…); findings lie in build/fuzz
+	@set -e; for target in $(notdir $(wildcard tests/fuzz/corpus/*)); do \
+		mkdir -p build/fuzz/$$target; echo "fuzz: $$target"; \
+		$(PY) -m tests.fuzz.fuzz $$target -max_len=4096 -max_total_time=$(FUZZ_SECONDS) -timeout=10 -verbosity=0 \
+			-artifact_prefix=build/fuzz/ build/fuzz/$$target tests/fuzz/corpus/$$target; done
+
 demo: setup ## the product's first minute: OpenBao, a real LLM, a sandbox, a revocation
 	@$(PY) -m demo
 
 dev: setup ## start broker and proxy on this machine (stop with Ctrl-C)
 	@$(PY) -m daypass up --dir .cache/dev
 
+bench-quick: setup ## CPU per request as ratios to nginx and HAProxy (about a minute; not a test)
+	@$(PY) -m bench quick
+
+bench-full: setup ## the same beside every peer and case, peers installed into .cache (15 minutes)
+	@$(PY) -m bench full
+
 prices: setup ## write proxy/daypass_proxy/prices.json anew from the pinned price data
 	@$(PY) proxy/tools/make_prices.py
 
 vectors: setup ## write tests/vectors anew
-	@$(PY) tests/vectors/make_access_tokens.py
+	@$(PY) -m tests.vectors.make_access_tokens
 
 lock: .cache/uv/bin/uv ## resolve dependencies anew (packages younger than 7 days are held back)
 	@$(UV) lock --upgrade

@@ -33,21 +33,11 @@ def view(row: sa.Row[Any], now: int) -> dict[str, object]:
     """Describe a sandbox to its keepers; `now` is epoch seconds."""
     remaining = None if row.ceiling_nano is None else _remaining(row)
     return {
-        "id": row.id,
-        "tenant": row.tenant,
-        "profile": row.profile,
-        "state": _state(row, now),
-        "connect": row.connect,
-        "deadline": times.format_second(row.deadline),
-        "launch": {"mode": row.launch, "expires_at": times.format_second(row.deadline)},
-        "token_ttl_seconds": row.token_ttl_s,
-        "budget_usd": _usd(row.ceiling_nano),
+        **_described(row, now),
         "spent_usd": _usd(row.spent_nano),
         "reserved_usd": _usd(row.reserved_nano),
         "remaining_usd": _usd(remaining),
         "overdraft_usd": _usd(row.overdraft_nano),
-        "authorization_details": db.from_json(row.scope),
-        "labels": db.from_json(row.labels),
         "created_by": row.created_by,
         "created_at": times.format_ms(row.created_at),
         "ended_at": None if row.ended_at is None else times.format_ms(row.ended_at),
@@ -57,21 +47,27 @@ def view(row: sa.Row[Any], now: int) -> dict[str, object]:
 def handout(services: Services, row: sa.Row[Any], now: int) -> dict[str, object]:
     """Return everything that starts the sandbox; `now` is epoch seconds."""
     credential = services.signer.sign_launch(_launch_claims(services.settings, row))
-    expires_at = times.format_second(row.deadline)
+    return {
+        **_described(row, now, credential=credential),
+        "environment": _environment(services.settings, row),
+        "files": _files(services.settings, row, credential),
+    }
+
+
+def _described(row: sa.Row[Any], now: int, **launch: str) -> dict[str, object]:
+    deadline = times.format_second(row.deadline)
     return {
         "id": row.id,
         "tenant": row.tenant,
         "profile": row.profile,
         "state": _state(row, now),
         "connect": row.connect,
-        "deadline": expires_at,
-        "launch": {"mode": row.launch, "credential": credential, "expires_at": expires_at},
+        "deadline": deadline,
+        "launch": {"mode": row.launch, **launch, "expires_at": deadline},
         "token_ttl_seconds": row.token_ttl_s,
         "budget_usd": _usd(row.ceiling_nano),
         "authorization_details": db.from_json(row.scope),
         "labels": db.from_json(row.labels),
-        "environment": _environment(services.settings, row),
-        "files": _files(services.settings, row, credential),
     }
 
 

@@ -45,6 +45,13 @@ class RevocationSet:
     ) -> None:
         self._cut_offs = cut_offs
         self._absolute = absolute
+        # What any row names, by scope: nearly every token is none of these, which is soon seen.
+        named = absolute.union(cut_offs)
+        self._everybody = _GLOBAL in named
+        self._tenants, self._sandboxes, self._grants, self._keys, self._tokens = (
+            frozenset(ident for scope, ident in named if scope == wanted)
+            for wanted in ("tenant", "sandbox", "grant", "kid", "jti")
+        )
 
     @classmethod
     def from_rows(cls, rows: Iterable[Revocation]) -> "RevocationSet":
@@ -63,18 +70,27 @@ class RevocationSet:
 
     def verdict(self, claims: Claims) -> Verdict | None:
         """Return how this access token ended, None while it is in force."""
-        if self.absolute("kid", claims.key_id):
-            return Verdict.REVOKED
+        if not self._names(claims):
+            return None
         subjects = _subjects(claims.tenant, claims.sandbox, claims.grants)
-        if any(key in self._absolute for key in subjects):
+        if self.absolute("kid", claims.key_id) or not self._absolute.isdisjoint(subjects):
             return Verdict.REVOKED
         cut_off = self.cut_off(claims.tenant, claims.sandbox, claims.grants)
         # <= and not <: iat has whole seconds, and the broker issues nothing in a cut-off's second.
         if cut_off is not None and claims.issued_at <= cut_off:
             return Verdict.REVOKED
-        if self.absolute("jti", claims.token_id):
-            return Verdict.TOKEN_ENDED
-        return None
+        return Verdict.TOKEN_ENDED if self.absolute("jti", claims.token_id) else None
+
+    def _names(self, claims: Claims) -> bool:
+        """Say whether any row could speak of this token, whatever its time."""
+        return (
+            self._everybody
+            or claims.sandbox in self._sandboxes
+            or claims.tenant in self._tenants
+            or claims.token_id in self._tokens
+            or claims.key_id in self._keys
+            or not self._grants.isdisjoint(claims.grants)
+        )
 
     def cut_off(self, tenant: str, sandbox: str, grants: Iterable[str]) -> int | None:
         """Return the latest second (epoch) whose tokens are ended, None without a cut-off."""

@@ -21,7 +21,7 @@ from typing import Any
 import uvicorn
 from uvicorn.lifespan.off import LifespanOff
 
-from daypass_core.log import event, get_logger
+from daypass_core.log import event, flush, get_logger
 from daypass_core.punctual import PunctualProtocol
 from daypass_core.settings import Listen
 from daypass_core.sockets import BACKLOG, CannotListen, address_of, listening
@@ -123,6 +123,7 @@ async def serve(
     try:
         await _Serving(listeners, on_started, on_stopping, on_cutting, drain_seconds).run()
     except (StartFailed, CannotListen) as error:
+        flush()  # what led to it comes first
         sys.stderr.write(f"daypass: {error}\n")
         raise SystemExit(EXIT_CANNOT_START) from None
 

@@ -9,9 +9,8 @@ between the authentication and the registry (after which it would have cut the c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from logging import ERROR
+from typing import TYPE_CHECKING
 
 from daypass_core.claims import Claims, account_id
 from daypass_core.log import event, get_logger
@@ -33,39 +32,65 @@ from daypass_proxy.providers import Call
 from daypass_proxy.services import Services
 from daypass_proxy.streams import CallCut
 
+if TYPE_CHECKING:
+    from types import TracebackType
+
 log = get_logger(__name__)
 
 
-@asynccontextmanager
-async def admit(
-    call: Call, claims: Claims, usage_id: str, services: Services, *, longest: float | None = None
-) -> AsyncIterator[Attempt]:
-    """Admit `call` for as long as the block runs, at most `longest` seconds.
+class admit:
+    """Admit `call` for as long as the block runs.
 
     Raises Refusal: unpriced_model, budget_exhausted, budget_held, rate_limited,
     store_unavailable, view_stale, token_expired, token_revoked.
     """
-    services.revocations.check_fresh()
-    price = await _reserve(call, claims, usage_id, services) if call.billable else None
-    with services.live_calls.enter(usage_id, claims, longest=longest) as live:
-        attempt = Attempt(call, claims, live, usage_id, services.ledger, price)
+
+    __slots__ = ("_attempt", "_call", "_claims", "_services", "_usage_id")
+    _attempt: Attempt
+
+    def __init__(self, call: Call, claims: Claims, usage_id: str, services: Services) -> None:
+        self._call = call
+        self._claims = claims
+        self._usage_id = usage_id
+        self._services = services
+
+    async def __aenter__(self) -> Attempt:
+        call, claims, usage_id, services = self._call, self._claims, self._usage_id, self._services
+        services.revocations.check_fresh()
+        price = await _reserve(call, claims, usage_id, services) if call.billable else None
+        # Nothing is awaited between the hold and the registry, so nothing can come between them.
+        live = services.live_calls.enter(usage_id, claims)
+        attempt = self._attempt = Attempt(call, claims, live, usage_id, services.ledger, price)
         try:
             _recheck(claims, attempt, services)
-            yield attempt
-        except CallCut as cut:
-            attempt.note_cut(cut.reason)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
             raise
-        except asyncio.CancelledError:
+        return attempt
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        attempt = self._attempt
+        if isinstance(error, CallCut):
+            attempt.note_cut(error.reason)
+        elif isinstance(error, asyncio.CancelledError):
             attempt.outcome = attempt.outcome or Outcome.SHUTDOWN
-            raise
-        finally:
+        try:
             await attempt.settle()
+        finally:
+            self._services.live_calls.leave(attempt.live)
 
 
 async def _reserve(call: Call, claims: Claims, usage_id: str, services: Services) -> Price:
-    prices = {model: _price(call.provider, model, services.prices) for model in call.models}
+    price = _price(call.provider, call.model, services.prices)
+    amount = ceiling(call, price)
     # Each model the request names may be asked in turn, and each may be billed.
-    amount = min(sum(ceiling(call, price) for price in prices.values()), MAX_NANO)
+    for model in set(call.models) - {call.model} if len(call.models) > 1 else ():
+        amount += ceiling(call, _price(call.provider, model, services.prices))
     reservation = Reservation(
         usage_id=usage_id,
         attempt=1,
@@ -78,7 +103,7 @@ async def _reserve(call: Call, claims: Claims, usage_id: str, services: Services
         endpoint=call.endpoint,
         model=call.model,
         stream=call.stream,
-        amount_nano=amount,
+        amount_nano=min(amount, MAX_NANO),
     )
     try:
         answer = await services.ledger.reserve(reservation)
@@ -86,7 +111,7 @@ async def _reserve(call: Call, claims: Claims, usage_id: str, services: Services
         raise refuse(Code.STORE_UNAVAILABLE) from None
     if isinstance(answer, LedgerRefused):
         raise _refusal(answer, reservation)
-    return prices[call.model]
+    return price
 
 
 def _price(provider: str, model: str, prices: PriceTable) -> Price:

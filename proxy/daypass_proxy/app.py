@@ -1,6 +1,7 @@
 """The composition root: reads as a table of contents. Services, guard, listeners."""
 
 import asyncio
+import gc
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -12,21 +13,28 @@ from daypass_core.ids import new_id
 from daypass_core.server import DRAIN_SECONDS, Listener, serve
 from daypass_core.vault import Vault
 from daypass_proxy.authenticate import Authenticator
+from daypass_proxy.body_pool import BodyPool
 from daypass_proxy.broker_link import BrokerLink, fetch_jwks
 from daypass_proxy.edge import Application
+from daypass_proxy.gauges import watch
 from daypass_proxy.guard import Limits, guarded
 from daypass_proxy.jwks_cache import JwksCache
-from daypass_proxy.keyring import Keyring
+from daypass_proxy.keyring import Keyring, basic_credential
 from daypass_proxy.ledger.sqlite import SqliteLedger
+from daypass_proxy.loop_lag import LoopLag
+from daypass_proxy.metrics import Metrics
 from daypass_proxy.price import PriceTable
 from daypass_proxy.providers.anthropic import Anthropic
 from daypass_proxy.revocations import RevocationView
+from daypass_proxy.scrape import Scrape
 from daypass_proxy.services import Services
 from daypass_proxy.settings import Settings
 from daypass_proxy.streams import CutReason, LiveCalls
 from daypass_proxy.token_gate import TokenGate
 from daypass_proxy.transport import Timeouts
-from daypass_proxy.transport.aio import AioTransport
+from daypass_proxy.transport.dial import trust
+from daypass_proxy.transport.egress import Egress
+from daypass_proxy.transport.pool import Pool
 
 # How long the store may take to answer at start; the broker creates it.
 STORE_SECONDS = 10.0
@@ -38,13 +46,18 @@ _LAST_WORDS_SECONDS = 5.0
 async def build_services(settings: Settings, clock: StoreClock) -> AsyncIterator[Services]:
     """Make every service in order, and close them in reverse."""
     async with AsyncExitStack() as stack:
-        live_calls = LiveCalls()
+        bodies = BodyPool(settings.body_workers)
+        stack.push_async_callback(bodies.close)
+        bodies.start()
+        live_calls = LiveCalls(settings.call_seconds)
+        stack.callback(live_calls.close)
         revocations = _revocations(settings, live_calls, clock)
         revocations.start()
         stack.push_async_callback(revocations.close)
         await _wait_for_store(revocations, settings)
+        metrics = Metrics()
         ledger = await SqliteLedger.open(
-            settings.database_path, _worker(), clock, settings.lease_seconds
+            settings.database_path, _worker(), clock, settings.lease_seconds, reports=metrics
         )
         stack.push_async_callback(ledger.close)
         keyring = _keyring(settings, clock)
@@ -63,12 +76,12 @@ async def build_services(settings: Settings, clock: StoreClock) -> AsyncIterator
             audience=settings.audience,
             clock=clock,
         )
-        yield Services(
+        services = Services(
             settings=settings,
             clock=clock,
             new_id=new_id,
             sleep=asyncio.sleep,
-            provider=Anthropic(),
+            provider=Anthropic(bodies),
             authenticator=authenticator,
             jwks=jwks,
             broker=broker,
@@ -79,7 +92,13 @@ async def build_services(settings: Settings, clock: StoreClock) -> AsyncIterator
             revocations=revocations,
             keyring=keyring,
             transport=transport,
+            metrics=metrics,
         )
+        lag = LoopLag()
+        lag.start()
+        stack.callback(lag.close)
+        watch(services, lag)
+        yield services
 
 
 def _revocations(settings: Settings, live_calls: LiveCalls, clock: StoreClock) -> RevocationView:
@@ -102,14 +121,30 @@ def _keyring(settings: Settings, clock: StoreClock) -> Keyring:
     )
 
 
-def _transport(settings: Settings) -> AioTransport:
-    return AioTransport(
+def _transport(settings: Settings) -> Pool:
+    try:
+        tls = trust(settings.upstream_ca_file)
+    except OSError as error:
+        raise RuntimeError(
+            f"DAYPASS_UPSTREAM_CA_FILE holds no certificates: {type(error).__name__}"
+        ) from None
+    return Pool(
         Timeouts(
             connect=settings.connect_seconds,
             first_byte=settings.first_byte_seconds,
             idle=settings.idle_seconds,
-        )
+        ),
+        tls=tls,
+        egress=_egress(settings),
+        inside=settings.upstream_private,
     )
+
+
+def _egress(settings: Settings) -> Egress | None:
+    proxy = settings.egress_proxy
+    if proxy is None or proxy.password is None:
+        return None if proxy is None else Egress(proxy.host, proxy.port)
+    return Egress(proxy.host, proxy.port, basic_credential(proxy.user, proxy.password))
 
 
 async def _wait_for_store(revocations: RevocationView, settings: Settings) -> None:
@@ -145,11 +180,35 @@ async def run(settings: Settings, *, on_started: Callable[[], None] | None = Non
                 setting="DAYPASS_PROXY_LISTEN",
             )
             for listen in settings.listen
+        ]
+        + [
+            # Of the same life: while calls are drained, their figures can still be read.
+            Listener(
+                Scrape(lambda: application.services),
+                listen,
+                name="metrics",
+                setting="DAYPASS_PROXY_METRICS_LISTEN",
+            )
+            for listen in settings.metrics_listen
         ],
-        on_started=on_started,
+        on_started=partial(_started, on_started),
         on_stopping=partial(_warn_streams, application),
         on_cutting=partial(_cut_streams, application),
     )
+
+
+def _started(then: Callable[[], None] | None) -> None:
+    """Keep the collector from stopping the loop, then tell that calls are taken.
+
+    All that was made until now lives as long as the process, so no round has to look at it again.
+    Calls leave no cycles behind, so rounds may be rare: by default the opening of thousands of
+    streams would start several full ones, each longer than a stream may wait.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 10, 100)
+    if then is not None:
+        then()
 
 
 def _warn_streams(application: Application) -> None:

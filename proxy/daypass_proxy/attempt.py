@@ -7,8 +7,9 @@ as estimated where the provider did not say.
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from daypass_core.claims import Claims
 from daypass_core.problem import Code, Problem
@@ -56,6 +57,8 @@ class Attempt:
     outcome: Outcome | None = None
     http_status: int | None = None
     upstream_request_id: str | None = None
+    sent_at: float | None = None
+    """When the request was first handed to the transport, in monotonic seconds."""
     first_byte_at: float | None = None
     """When the first byte of the answer's body was there, in monotonic seconds."""
     settlement: Settlement | None = None
@@ -85,24 +88,16 @@ class Attempt:
             upstream_request_id=self.upstream_request_id,
         )
 
-    def told(self) -> dict[str, object]:
-        """Return what the closing line says of the attempt."""
-        booked = self.settlement or self.bill()
-        return {
-            "model": self.call.model,
-            "outcome": booked.outcome,
-            "usage": asdict(booked.usage),
-            "cost_nano": booked.cost_nano,
-            "estimated": booked.estimated,
-        }
-
     async def settle(self) -> None:
-        """Book it; exactly once, and to the end even when the task is cancelled meanwhile."""
+        """Book it; exactly once, and to the end even when the task is cancelled meanwhile.
+
+        The ledger takes the bill over at once; whoever waits here only waits to see it written.
+        """
         if self.settlement is not None:
             return
         self.settlement = self.bill()
         if self.price is not None:
-            await asyncio.shield(self.ledger.settle(self.settlement))
+            await self.ledger.settle(self.settlement)
 
     def _usage(self) -> tuple[Usage, bool]:
         """Return the usage to book, and whether a part of it is our estimate.

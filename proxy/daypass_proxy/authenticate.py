@@ -53,12 +53,19 @@ class Authenticator:
         self._clock = clock
         self._cache: dict[bytes, Claims] = {}
         self._failures = FailureLimiter(clock)
+        self.checks = {"known": 0, "verified": 0, "refused": 0}
+        """How often a token was known from before, found good, found bad; for the metrics."""
 
     async def authenticate(self, exchange: Exchange) -> Claims:
         """Return the claims of the caller's token; raises Refusal (400, 401, 429, 503)."""
         unverified, foreign = pick_credential(exchange)
         self._view.check_fresh()
-        claims = await self._known_or_verified(unverified, exchange.peer)
+        # The whole token is hashed: a prefix or part of one would let tokens pass for others.
+        digest = hashlib.sha256(unverified).digest()
+        claims = self._known(digest)
+        if claims is None:
+            claims = await self._verify(unverified, exchange.peer)
+            self._remember(digest, claims)
         verdict = self._view.verdict(claims)
         if verdict is Verdict.TOKEN_ENDED:
             # One token ended, not its sandbox: answered like expiry, so that clients renew.
@@ -71,19 +78,21 @@ class Authenticator:
             self._count(claims.sandbox, f"foreign_credential:{header}")
         return claims
 
-    async def _known_or_verified(self, unverified: bytes, peer: str) -> Claims:
-        # The whole token is hashed: a prefix or part of one would let tokens pass for others.
-        digest = hashlib.sha256(unverified).digest()
+    def _known(self, digest: bytes) -> Claims | None:
+        """Return the claims of a token that was verified before; raises Refusal once expired."""
         claims = self._cache.get(digest)
-        if claims is None:
-            claims = await self._verify(unverified, peer)
-            if len(self._cache) >= MAX_CACHED:
-                self._cache.pop(next(iter(self._cache)))
-            self._cache[digest] = claims
-        elif self._clock.now() >= claims.expires_at + LEEWAY:
+        if claims is not None and self._clock.now() >= claims.expires_at + LEEWAY:
             del self._cache[digest]
             raise refuse(Code.TOKEN_EXPIRED)
+        if claims is not None:
+            self.checks["known"] += 1
         return claims
+
+    def _remember(self, digest: bytes, claims: Claims) -> None:
+        self.checks["verified"] += 1
+        if len(self._cache) >= MAX_CACHED:
+            self._cache.pop(next(iter(self._cache)))
+        self._cache[digest] = claims
 
     async def _verify(self, unverified: bytes, peer: str) -> Claims:
         if not self._failures.may_try(peer):
@@ -103,6 +112,7 @@ class Authenticator:
                 now=self._clock.now(),
             )
         except TokenRefused as refused:
+            self.checks["refused"] += 1
             if refused.reason is Reason.BAD_SIGNATURE:
                 # What fails on its form cost nothing, and must not lock others of this peer out.
                 self._failures.failed(peer)
@@ -117,12 +127,15 @@ def pick_credential(exchange: Exchange) -> tuple[bytes, list[tuple[bytes, int]]]
     The first header by POSITIONS is the credential, good or bad (attack rows 1, 23; case B38).
     Raises Refusal: 400 for one header sent twice or a second token, 401 for none or an empty one.
     """
-    found = [(name, value) for name in POSITIONS if (value := exchange.header(name)) is not None]
+    header = exchange.header
+    found = [(name, value) for name in POSITIONS if (value := header(name)) is not None]
     if not found:
         raise refuse(Code.MISSING_TOKEN)
     chosen = _bare(*found[0])
     if not chosen:
         raise refuse(Code.INVALID_TOKEN)
+    if len(found) == 1:
+        return chosen, []
     foreign: list[tuple[bytes, int]] = []
     for name, value in found[1:]:
         other = _bare(name, value) or value.strip()

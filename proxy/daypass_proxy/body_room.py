@@ -5,11 +5,16 @@ body costs its sender nothing until it is admitted, so without a bound one sandb
 ones slowly, many at a time, until the proxy of everybody is out of memory (attack row 17).
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from __future__ import annotations
+
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from daypass_core.problem import Code, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
 
 MAX_BYTES = 1024 * 1024 * 1024
 MAX_PER_SANDBOX = 256 * 1024 * 1024
@@ -24,12 +29,12 @@ class BodyRoom:
     total: int = 0
     sandboxes: dict[str, int] = field(default_factory=dict)
 
-    @contextmanager
-    def enter(self, sandbox: str, most: int) -> Iterator[Callable[[int], None]]:
-        """Hold `most` bytes for a body; give the function that takes its real size, once read.
+    def enter(self, sandbox: str, most: int) -> Held:
+        """Hold `most` bytes for a body while a block runs.
 
-        Raises Refusal: rate_limited (429) when the sandbox holds too much, overloaded (503) for a
-        large body when all of them together do.
+        The block is given the function that takes the body's real size, once read. Raises Refusal:
+        rate_limited (429) when the sandbox holds too much, overloaded (503) for a large body when
+        all of them together do.
         """
         if self.sandboxes.get(sandbox, 0) + most > MAX_PER_SANDBOX:
             raise refuse(
@@ -38,23 +43,41 @@ class BodyRoom:
             )
         if most > SMALL_BYTES and self.total + most > MAX_BYTES:
             raise refuse(Code.OVERLOADED)
-        held = most
-        self._add(sandbox, held)
+        return Held(self, sandbox, most)
 
-        def shrink(size: int) -> None:
-            nonlocal held
-            self._add(sandbox, size - held)
-            held = size
-
-        try:
-            yield shrink
-        finally:
-            self._add(sandbox, -held)
-
-    def _add(self, sandbox: str, size: int) -> None:
+    def add(self, sandbox: str, size: int) -> None:
+        """Count `size` bytes more, or fewer when negative."""
         self.total += size
         mine = self.sandboxes.get(sandbox, 0) + size
         if mine:
             self.sandboxes[sandbox] = mine
         else:
             self.sandboxes.pop(sandbox, None)
+
+
+class Held:
+    """The bytes held for one body, from the beginning of the block to its end."""
+
+    __slots__ = ("_held", "_room", "_sandbox")
+
+    def __init__(self, room: BodyRoom, sandbox: str, most: int) -> None:
+        self._room = room
+        self._sandbox = sandbox
+        self._held = most
+
+    def __enter__(self) -> Callable[[int], None]:
+        self._room.add(self._sandbox, self._held)
+        return self._take
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._room.add(self._sandbox, -self._held)
+
+    def _take(self, size: int) -> None:
+        if size != self._held:
+            self._room.add(self._sandbox, size - self._held)
+            self._held = size

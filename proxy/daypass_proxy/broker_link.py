@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
-import httptools
+from daypass_proxy.transport.response import NotHttp, Response
 
 # The broker may wait 2 s for a cut-off to pass and 5 s for a lock before it says 503 by itself.
 ATTEMPT_SECONDS = 8.0
 JWKS_PATH = "/.well-known/jwks.json"
 _MAX_JWKS_BYTES = 64 * 1024
-_MAX_HEAD_BYTES = 16 * 1024
 _READ_BYTES = 16 * 1024
 
 
@@ -97,7 +96,7 @@ class BrokerLink:
                     return await _read_answer(reader, limit)
                 finally:
                     writer.close()
-        except (OSError, TimeoutError, httptools.HttpParserError, _Torn) as error:
+        except (OSError, TimeoutError, NotHttp, _Torn) as error:
             reason = str(error) if isinstance(error, _Torn) else type(error).__name__
             raise BrokerUnreachable(reason, sent=sent) from None
 
@@ -108,53 +107,21 @@ class BrokerLink:
 
 
 async def _read_answer(reader: asyncio.StreamReader, limit: int) -> BrokerAnswer:
-    """Return a whole answer; raises HttpParserError and _Torn."""
-    answer = _Reading(limit)
-    while not answer.complete:
-        data = await reader.read(_READ_BYTES)
-        if not data:
-            raise _Torn("connection ended early")
-        answer.feed(data)
-    return BrokerAnswer(answer.status, answer.headers, bytes(answer.body))
+    """Return a whole answer; raises NotHttp and _Torn."""
+    answer = Response()
+    try:
+        while not answer.complete:
+            data = await reader.read(_READ_BYTES)
+            if not data:
+                raise _Torn("connection ended early")
+            answer.feed(data)
+            if answer.unread > limit:
+                raise _Torn("answer is too large")
+    finally:
+        answer.forget()
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
+    return BrokerAnswer(answer.status, headers, b"".join(answer.pieces))
 
 
 class _Torn(Exception):
     """An answer that cannot be used."""
-
-
-class _Reading:
-    """An answer as it arrives; the callbacks are httptools'."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._fed = 0
-        self._parser = httptools.HttpResponseParser(self)
-        self.complete = False
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self.body = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        """Parse more; raises HttpParserError, or _Torn past the limit."""
-        self._fed += len(data)
-        if self._fed > self._limit + _MAX_HEAD_BYTES:
-            raise _Torn("answer is too large")
-        self._parser.feed_data(data)
-        if len(self.body) > self._limit:
-            raise _Torn("answer is too large")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header."""
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        """Keep the status."""
-        self.status = self._parser.get_status_code()
-
-    def on_body(self, body: bytes) -> None:
-        """Keep a piece of the body."""
-        self.body += body
-
-    def on_message_complete(self) -> None:
-        """The answer is whole."""
-        self.complete = True

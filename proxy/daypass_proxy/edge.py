@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from daypass_core.log import event, failed, get_logger
+from daypass_core.log import event, failed, get_logger, tell
 from daypass_core.log import request_id as current_request
 from daypass_core.problem import Code, Problem, Refusal
 from daypass_proxy import me
+from daypass_proxy.closed import RequestServed
 from daypass_proxy.exchange import ClientGone, Exchange, Receive, Send
 from daypass_proxy.forward import forward
 from daypass_proxy.services import Services
@@ -23,12 +24,12 @@ log = get_logger(__name__)
 Handler = Callable[[Exchange, Services], Awaitable[None]]
 
 
-async def _messages(exchange: Exchange, services: Services) -> None:
-    await forward(exchange, "messages", services)
+def _messages(exchange: Exchange, services: Services) -> Awaitable[None]:
+    return forward(exchange, "messages", services)
 
 
-async def _count_tokens(exchange: Exchange, services: Services) -> None:
-    await forward(exchange, "count_tokens", services)
+def _count_tokens(exchange: Exchange, services: Services) -> Awaitable[None]:
+    return forward(exchange, "count_tokens", services)
 
 
 ROUTES: Mapping[bytes, Mapping[str, Handler]] = {
@@ -42,9 +43,14 @@ ROUTES: Mapping[bytes, Mapping[str, Handler]] = {
     b"/readyz": {"GET": me.ready, "HEAD": me.ready},
 }
 _ONE_MODEL: Mapping[str, Handler] = {"GET": me.show_model}
-# These write their own closing line.
-_SPEAKS_FOR_ITSELF = (_messages, _count_tokens)
-_QUIET = (me.live, me.ready)
+# Calls write a closing line of their own; the probes of an orchestrator are not worth one.
+_NO_LINE = frozenset({_messages, _count_tokens, me.live, me.ready})
+# What clients of OpenAI's API ask for, with and without the /v1 of their base URL (case B91).
+_OPENAI_PATHS = tuple(
+    prefix + path
+    for prefix in (b"/v1", b"")
+    for path in (b"/chat/", b"/completions", b"/responses", b"/embeddings", b"/openai/")
+)
 
 
 def find_route(raw_path: bytes) -> Mapping[str, Handler] | None:
@@ -120,17 +126,8 @@ async def respond(exchange: Exchange, services: Services) -> None:
         failed(log, "request_failed", error)
         await _refuse(exchange, services, Problem.of(Code.INTERNAL_ERROR))
     finally:
-        if outcome != "served" or handler not in (*_SPEAKS_FOR_ITSELF, *_QUIET):
-            event(
-                log,
-                "request_served",
-                method=exchange.method,
-                path=exchange.raw_path[:128].decode("latin-1"),
-                status=exchange.status,
-                outcome=outcome,
-                peer=exchange.peer,
-                seconds=round(services.clock.monotonic() - exchange.started, 4),
-            )
+        if outcome != "served" or handler not in _NO_LINE:
+            _close(exchange, services, outcome)
         current_request.reset(token)
 
 
@@ -146,13 +143,42 @@ def _route(exchange: Exchange) -> Handler:
     return handler
 
 
+def _close(exchange: Exchange, services: Services, outcome: str) -> None:
+    """Say and count a request that `forward` did not."""
+    line = RequestServed(
+        request_id=exchange.request_id,
+        method=exchange.method,
+        path=exchange.raw_path[:128].decode("latin-1"),
+        status=exchange.status,
+        outcome=outcome,
+        peer=exchange.peer,
+        seconds=round(services.clock.monotonic() - exchange.started, 4),
+    )
+    tell(log, line)
+    problem = None if outcome in ("served", "client_gone") else outcome
+    services.metrics.request_served(_route_name(exchange.raw_path), exchange.status, problem)
+
+
+def _route_name(raw_path: bytes) -> str:
+    """Return the path of a route of ours; whatever else is asked for has one name together."""
+    route = find_route(raw_path)
+    if route is None:
+        return "unknown"
+    return "/v1/models/{id}" if route is _ONE_MODEL else raw_path.decode("ascii")
+
+
 def _hint(exchange: Exchange) -> str:
-    """Help with the two base URLs people get wrong (case B46)."""
+    """Help with the base URLs people get wrong (cases B46, B91)."""
     host = (exchange.header(b"host") or b"").decode("latin-1")
     if exchange.raw_path.startswith((b"/v1/v1/", b"//v1/")):
         return f"the base URL must end with the host, as in https://{host}, without /v1"
     if exchange.raw_path.startswith((b"/messages", b"/models")):
         return f"this client needs the base URL https://{host}/v1"
+    if exchange.raw_path.startswith(_OPENAI_PATHS):
+        return (
+            "this is the Anthropic Messages API and OpenAI's is not served here; "
+            f"use an Anthropic client with the base URL https://{host}"
+        )
     return ""
 
 

@@ -4,11 +4,11 @@ Made by `app` from what `guard` let through, then handed down the whole request 
 frozen at creation, so nothing that arrives later (trailers) can change what was decided on.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, overload
 
 from daypass_core.problem import Code, refuse
+from daypass_proxy.body_spool import Spool
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -17,8 +17,10 @@ Headers = Iterable[tuple[bytes, bytes]]
 HeaderPairs = tuple[tuple[bytes, bytes], ...]
 """Header fields as they came, names in lower case."""
 
-# The extension under which guard hands out the way to cut the connection.
+# The extensions under which guard hands out the way to cut the connection, and the way to be told,
+# once, that the client has gone. ASGI itself has only a message that a task would have to wait for.
 ABORT_EXTENSION = "daypass.abort"
+GONE_EXTENSION = "daypass.gone"
 
 
 UNIX_PEER = "unix"
@@ -31,6 +33,11 @@ class ClientGone(Exception):
 
 class Exchange:
     """A request and its answer. `peer` is an address, or UNIX_PEER."""
+
+    __slots__ = (
+        "_abort", "_fields", "_receive", "_send", "_when_gone", "headers", "method", "peer",
+        "raw_path", "raw_query", "request_id", "started", "started_response", "status",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -45,18 +52,21 @@ class Exchange:
         self.method: str = scope["method"]
         self.raw_path: bytes = scope["raw_path"]
         self.raw_query: bytes = scope["query_string"]
-        self.headers: HeaderPairs = tuple((name, value) for name, value in scope["headers"])
+        self.headers: HeaderPairs = tuple(scope["headers"])
+        # By name, the last of each; asked before the pairs, which tell what was sent twice.
+        self._fields = dict(self.headers)
         client = scope.get("client")
         self.peer: str = client[0] if client and client[0] else UNIX_PEER
         self.request_id = request_id
         self.started = started
         self.started_response = False
-        self._abort: Callable[[], None] | None = (scope.get("extensions") or {}).get(
-            ABORT_EXTENSION
+        extensions = scope.get("extensions") or {}
+        self._abort: Callable[[], None] | None = extensions.get(ABORT_EXTENSION)
+        self._when_gone: Callable[[Callable[[], None]], None] | None = extensions.get(
+            GONE_EXTENSION
         )
         self._receive = receive
         self._send = send
-        self._gone = False
         self.status: int | None = None
 
     def values(self, name: bytes) -> list[bytes]:
@@ -65,13 +75,17 @@ class Exchange:
 
     def header(self, name: bytes) -> bytes | None:
         """Return the single value of `name`; raises Refusal invalid_request when it came twice."""
-        found = self.values(name)
-        if len(found) > 1:
+        value = self._fields.get(name)
+        if (
+            value is not None
+            and len(self._fields) != len(self.headers)
+            and len(self.values(name)) > 1
+        ):
             raise refuse(
                 Code.INVALID_REQUEST,
                 f"header {name.decode('latin-1')} was sent more than once; send it once",
             )
-        return found[0] if found else None
+        return value
 
     def body_size(self, limit: int) -> int:
         """Return how many bytes the body can have: what is announced, else `limit`.
@@ -81,26 +95,31 @@ class Exchange:
         announced = self.header(b"content-length")
         if announced is None:
             return limit
-        if int(announced) > limit:
+        size = int(announced)
+        if size > limit:
             raise refuse(
                 Code.REQUEST_TOO_LARGE, f"request body is larger than {limit} bytes; send less"
             )
-        return int(announced)
+        return size
 
-    async def read_body(self, limit: int) -> bytes:
-        """Return the whole body, at most `limit` bytes.
+    @overload
+    async def read_body(self, limit: int) -> bytes: ...
+    @overload
+    async def read_body(self, limit: int, spool_above: int) -> bytes | Spool: ...
+    async def read_body(self, limit: int, spool_above: int | None = None) -> bytes | Spool:
+        """Return the whole body, at most `limit` bytes; one of over `spool_above` as a Spool.
 
         Raises Refusal request_too_large (413), before reading when content-length says so, and
         ClientGone. The deadline is guard's: it answers 408 itself and cuts the connection.
         """
         self.body_size(limit)
         pieces: list[bytes] = []
+        spool: Spool | None = None
         size = 0
         more = True
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                self._gone = True
                 raise ClientGone
             piece: bytes = message.get("body", b"")
             more = message.get("more_body", False)
@@ -109,21 +128,34 @@ class Exchange:
                 raise refuse(
                     Code.REQUEST_TOO_LARGE, f"request body is larger than {limit} bytes; send less"
                 )
-            if piece:
+            if spool is not None:
+                spool.write(piece)
+            elif piece:
                 pieces.append(piece)
+                if spool_above is not None and size > spool_above:
+                    # Never twice in memory: to join the pieces of a large body would need that.
+                    spool = Spool()
+                    for each in pieces:
+                        spool.write(each)
+                    pieces.clear()
+        if spool is not None:
+            return spool
         # One piece comes back as the same object: no copy of the common small body.
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Answer with a complete body; adds content-length."""
         length = (b"content-length", str(len(body)).encode())
-        await self.start(status, [*headers, length])
+        await self.start(status, (*headers, length))
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send status and headers; adds our request-id unless the headers carry one."""
-        sent = list(headers)
-        if all(name != b"request-id" for name, _ in sent):
+        sent = [*headers]
+        for name, _ in sent:
+            if name == b"request-id":
+                break
+        else:
             sent.append((b"request-id", self.request_id.encode()))
         self.started_response = True
         self.status = status
@@ -139,19 +171,17 @@ class Exchange:
 
     async def abort(self) -> None:
         """Cut the connection, so that the client cannot take a torn answer for a whole one."""
-        self._gone = True
         if self._abort is not None:
             self._abort()
 
-    async def client_gone(self) -> None:
-        """Return when the client has disconnected. Call only after the body has been read."""
-        while not self._gone:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                self._gone = True
-            else:
-                # A server that repeats body messages must not spin us.
-                await asyncio.sleep(0)
+    def when_gone(self, act: Callable[[], None]) -> None:
+        """Call `act` once the client is gone, at once if it is; never after a complete answer.
+
+        Call only after the body has been read. Without the server's extension nothing is told;
+        whoever sends to a client that is gone then finds out by itself.
+        """
+        if self._when_gone is not None:
+            self._when_gone(act)
 
 
 def header_text(headers: HeaderPairs, name: bytes) -> str:

@@ -6,36 +6,21 @@ provider before the call is admitted; and every call ends in one `call_closed` l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-from daypass_core.claims import Claims
-from daypass_core.log import event, get_logger
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_proxy.admit import admit
-from daypass_proxy.attempt import Attempt, cut_problem
+from daypass_proxy.attempt import cut_problem
+from daypass_proxy.body_spool import SPOOL_ABOVE
+from daypass_proxy.closing import CallRecord, close_call
 from daypass_proxy.exchange import ClientGone, Exchange
 from daypass_proxy.relay import relay
 from daypass_proxy.services import Services
 from daypass_proxy.streams import CallCut, CutReason
 from daypass_proxy.upstream import send
 
-log = get_logger(__name__)
-
-
-@dataclass(slots=True)
-class _Record:
-    """What the closing line tells, filled in as it becomes known."""
-
-    claims: Claims | None = None
-    attempt: Attempt | None = None
-    refused: str | None = None
-    outcome: str = "internal_error"
-
 
 async def forward(exchange: Exchange, endpoint: str, services: Services) -> None:
     """Serve one inference request."""
-    record = _Record()
+    record = CallRecord()
     try:
         await _serve(exchange, endpoint, services, record)
     except Refusal as refusal:
@@ -48,29 +33,29 @@ async def forward(exchange: Exchange, endpoint: str, services: Services) -> None
     except ClientGone:
         record.outcome = "client_gone"
     finally:
-        _close(exchange, endpoint, services, record)
+        close_call(exchange, endpoint, services, record)
 
 
-async def _serve(exchange: Exchange, endpoint: str, services: Services, record: _Record) -> None:
-    provider, settings = services.provider, services.settings
+async def _serve(exchange: Exchange, endpoint: str, services: Services, record: CallRecord) -> None:
+    provider, limit = services.provider, services.settings.max_body_bytes
     claims = record.claims = await services.authenticator.authenticate(exchange)
     detail = claims.scope.for_provider(provider.name)
     if detail is None or not detail.allows_endpoint(endpoint):
         raise refuse(Code.INSUFFICIENT_SCOPE)
-    limit = settings.max_body_bytes
     with services.body_room.enter(claims.sandbox, exchange.body_size(limit)) as took:
-        body = await exchange.read_body(limit)
+        asked = services.clock.monotonic()
+        body = await exchange.read_body(limit, SPOOL_ABOVE)
+        record.body_seconds = services.clock.monotonic() - asked
         took(len(body))
-        call = provider.read(exchange, endpoint, body, detail)
-        usage_id, longest = exchange.request_id, settings.call_seconds
-        async with admit(call, claims, usage_id, services, longest=longest) as attempt:
+        call = await provider.read(exchange, endpoint, body, detail)
+        async with admit(call, claims, exchange.request_id, services) as attempt:
             record.attempt = attempt
-            with attempt.live.cut_when(exchange.client_gone(), CutReason.CLIENT_GONE):
-                reply = await send(attempt, services)
-                await relay(reply, attempt, exchange, provider, services.clock)
+            exchange.when_gone(attempt.live.client_gone)
+            reply = await send(attempt, services)
+            await relay(reply, attempt, exchange, provider, services.clock)
 
 
-async def _refuse(exchange: Exchange, problem: Problem, services: Services, to: _Record) -> None:
+async def _refuse(exchange: Exchange, problem: Problem, services: Services, to: CallRecord) -> None:
     """Answer with the problem; a subject we know has its refusals counted."""
     to.refused, to.outcome = problem.code, "refused"
     if to.claims is not None:
@@ -80,16 +65,3 @@ async def _refuse(exchange: Exchange, problem: Problem, services: Services, to: 
         return
     rendered = services.provider.render(problem, exchange.request_id)
     await exchange.respond(rendered.status, rendered.headers, rendered.body)
-
-
-def _close(exchange: Exchange, endpoint: str, services: Services, record: _Record) -> None:
-    claims, attempt = record.claims, record.attempt
-    first = attempt.first_byte_at if attempt else None
-    fields: dict[str, Any] = {"outcome": record.outcome}
-    if claims is not None:
-        fields |= {name: getattr(claims, name) for name in ("tenant", "sandbox", "token_id")}
-    fields |= attempt.told() if attempt else {}
-    fields |= {"endpoint": endpoint, "status": exchange.status, "refused": record.refused}
-    fields["ms"] = round((services.clock.monotonic() - exchange.started) * 1000, 1)
-    fields["first_byte_ms"] = first and round((first - exchange.started) * 1000, 1)
-    event(log, "call_closed", request_id=exchange.request_id, **fields)

@@ -33,11 +33,18 @@ class JwksCache:
         self._fetched = 0.0
         self._tried: float | None = None
         self._refresh: asyncio.Task[None] | None = None
+        self.reads = {"ok": 0, "failed": 0}
+        """How fetches ended; for the metrics."""
 
     @property
     def ready(self) -> bool:
         """Say whether any key set was read."""
         return self._keys is not None
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the set in use was fetched; None without one."""
+        return None if self._keys is None else self._clock.monotonic() - self._fetched
 
     async def keys_for(self, key_id: str | None) -> PublicKeys | None:
         """Return the set to check a token with `key_id` against, None when none was ever read."""
@@ -78,5 +85,7 @@ class JwksCache:
         try:
             self._keys = parse_jwks(await self._fetch())
             self._fetched = self._clock.monotonic()
+            self.reads["ok"] += 1
         except (BrokerUnreachable, JwksError) as error:
+            self.reads["failed"] += 1
             event(log, "key_set_not_read", level=logging.WARNING, reason=str(error))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -86,9 +85,13 @@ class Keyring:
         self._sleep = sleep
         self._jitter = jitter
         self._held: dict[Reference, _Held] = {}
+        # A tenant's reference never changes; only tenants of tokens we signed come here.
+        self._by_tenant: dict[str, _Held] = {}
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._refresher: asyncio.Task[None] | None = None
         self._reading: set[asyncio.Task[None]] = set()
+        self.reads = {"ok": 0, "failed": 0}
+        """How reads of keys ended; for the metrics."""
 
     async def start(self) -> None:
         """Read every key that is named, then keep them fresh; a failed read is logged only."""
@@ -104,6 +107,12 @@ class Keyring:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the key that was read longest ago was read; None without any."""
+        read = [held.read_at for held in list(self._held.values()) if held.secret is not None]
+        return self._clock.monotonic() - min(read) if read else None
 
     async def header_for(self, tenant: str, provider: Provider) -> tuple[bytes, bytes]:
         """Return the credential header of this tenant; raises KeyUnavailable.
@@ -130,16 +139,23 @@ class Keyring:
 
     def leaks(self, tenant: str, data: bytes) -> bool:
         """Say whether `data` holds this tenant's key, plain or coded, or half of it (row 15)."""
-        with contextlib.suppress(KeyUnavailable):
+        try:
             held = self._find(tenant)
-            return any(form in data for form in held.forms | held.old_forms)
-        return False
+        except KeyUnavailable:
+            return False
+        for form in held.forms:
+            if form in data:
+                return True
+        return any(form in data for form in held.old_forms)
 
     async def read_all(self) -> None:
         """Read every key that was ever asked for once more."""
         await asyncio.gather(*(self._read_locked(held) for held in list(self._held.values())))
 
     def _find(self, tenant: str) -> _Held:
+        known = self._by_tenant.get(tenant)
+        if known is not None:
+            return known
         reference = self._references.get(tenant, self._references.get("*"))
         try:
             own = None if reference is None else reference.for_tenant(tenant)
@@ -151,6 +167,7 @@ class Keyring:
         held = self._held.get(own)
         if held is None:
             held = self._held[own] = _Held(own)
+        self._by_tenant[tenant] = held
         return held
 
     @staticmethod
@@ -209,6 +226,7 @@ class Keyring:
                 held.old_forms = held.forms
                 event(log, "key_changed", reference=str(held.reference))
             held.secret, held.read_at, held.forms = secret, began, forms
+            self.reads["ok"] += 1
 
     def _blocking_read(self, reference: Reference) -> Secret:
         if reference.kind == "vault":
@@ -223,6 +241,7 @@ class Keyring:
         return secret
 
     def _failed(self, held: _Held, error: Exception) -> None:
+        self.reads["failed"] += 1
         age = None if held.secret is None else round(self._clock.monotonic() - held.read_at)
         event(
             log,
@@ -238,6 +257,11 @@ class _Unusable(Exception):
     """A key that cannot be had or sent; the message holds no part of it."""
 
 
+def basic_credential(user: str, password: Secret) -> bytes:
+    """Return a credential as Basic authentication says it to an egress proxy (RFC 7617)."""
+    return b"Basic " + base64.b64encode(f"{user}:{password.reveal()}".encode())
+
+
 def _forms(key: str) -> frozenset[bytes]:
     """Return the byte strings by which `key` would be found; raises _Unusable."""
     if not (key.isascii() and key.isprintable() and " " not in key):
@@ -245,11 +269,15 @@ def _forms(key: str) -> frozenset[bytes]:
     raw = key.encode()
     middle = len(raw) // 2
     halves = [half for half in (raw[:middle], raw[middle:]) if len(half) >= _SHORTEST_HALF]
+    if halves:
+        # The end as well, by which keys are told apart; all keys of a provider begin alike.
+        halves.append(raw[-_SHORTEST_HALF:])
     forms = {
         raw,
         quote(key, safe="").encode(),
         key.replace("/", r"\/").encode(),
         raw.hex().encode(),
+        raw.hex().upper().encode(),
     }
     for code in (base64.b64encode, base64.urlsafe_b64encode):
         # Inside longer base64 the key may begin at any of three alignments; what depends on the
@@ -257,4 +285,8 @@ def _forms(key: str) -> frozenset[bytes]:
         for shift in range(3):
             coded = code(bytes(shift) + raw)
             forms.add(coded[(shift * 8 + 5) // 6 : len(raw + bytes(shift)) * 8 // 6])
-    return frozenset(form for form in (*forms, *halves) if len(form) >= _SHORTEST_FORM)
+    found = [form for form in (*forms, *halves) if len(form) >= _SHORTEST_FORM]
+    # Where a form is, every part of it is: looking for the parts alone finds as much.
+    return frozenset(
+        form for form in found if not any(part in form for part in found if part != form)
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_HALF_UP, Decimal
 from importlib import resources
 from pathlib import Path
@@ -37,11 +37,12 @@ class Rates:
     cache_write: Decimal
     cache_write_1h: Decimal
     cache_read: Decimal
+    dearest_input: Decimal = field(init=False, repr=False, compare=False)
+    """The highest rate an input token can be billed at."""
 
-    @property
-    def dearest_input(self) -> Decimal:
-        """The highest rate an input token can be billed at."""
-        return max(self.input, self.cache_write, self.cache_write_1h, self.cache_read)
+    def __post_init__(self) -> None:
+        dearest = max(self.input, self.cache_write, self.cache_write_1h, self.cache_read)
+        object.__setattr__(self, "dearest_input", dearest)
 
 
 @dataclass(frozen=True, slots=True)

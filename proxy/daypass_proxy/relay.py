@@ -17,11 +17,11 @@ from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_proxy.attempt import Attempt, Reply, cut_problem
 from daypass_proxy.exchange import ClientGone, Exchange, HeaderPairs, header_text
 from daypass_proxy.ledger import Outcome
-from daypass_proxy.meter import Meter, is_event_stream, meter_for
+from daypass_proxy.meter import EVENT_STREAM, Meter, media_type, meter_for
 from daypass_proxy.providers import Provider
 from daypass_proxy.streams import CallCut, CutReason
 from daypass_proxy.transport import Answer, UpstreamBroken
-from daypass_proxy.transport.inflate import UnknownCoding
+from daypass_proxy.transport.inflate import UnknownCoding, coding_of
 
 log = get_logger(__name__)
 
@@ -29,6 +29,14 @@ WHOLE_MAX = 64 * 1024 * 1024
 """Largest answer in bytes that is collected; no model writes that much in one message."""
 LAST_WORDS_SECONDS = 2.0
 """How long a client that does not read holds up the end of its own cut call."""
+KEEP_ALIVE_SECONDS = 15.0
+"""How long a stream is silent before we say something: balancers cut at 60 s or less (B29).
+
+Only a stream whose headers came can be kept alive. Before them nothing may be sent, for we do not
+know the status yet: a 200 of ours could not be taken back when the provider answers 429. For an
+answer that does not stream nothing fits in at any time; its client waits in silence.
+"""
+KEEP_ALIVE = b": keep-alive\n\n"
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 _FRAMING = (b"content-length", b"content-encoding", b"transfer-encoding")
 
@@ -38,40 +46,55 @@ async def relay(
 ) -> None:
     """Answer the client with `reply` and note on the attempt how that ended.
 
-    Raises CallCut while nothing was answered yet or when the client is gone, and Refusal
-    upstream_broken or upstream_unreachable while nothing was answered yet.
+    Raises CallCut while nothing was answered yet, when the client is gone or does not take a whole
+    answer, and Refusal upstream_broken or upstream_unreachable while nothing was answered yet.
     """
-    if reply.answer is None:
-        headers = _headers(reply, provider)
-        await exchange.respond(reply.status, headers, reply.body)
+    answer, coding = reply.answer, coding_of(reply.headers)
+    if answer is None:
+        with attempt.live.interruptible():
+            await exchange.respond(reply.status, _headers(reply, coding, provider), reply.body)
         return
     try:
-        content_type = header_text(reply.headers, b"content-type")
-        meter = attempt.meter = _meter(content_type, reply, attempt)
-        if is_event_stream(content_type):
-            await _Stream(reply, meter, attempt, exchange, provider, clock).run()
-        else:
-            body = await _collect(reply.answer, meter, attempt, clock)
-            await exchange.respond(reply.status, _headers(reply, provider), body)
+        media = media_type(header_text(reply.headers, b"content-type"))
+        meter = attempt.meter = _meter(media, coding, attempt)
+        headers = _headers(reply, coding, provider)
+        if media == EVENT_STREAM:
+            stream = _Stream(answer, coding, meter, attempt, exchange, provider, clock)
+            await stream.run(reply.status, headers)
+            return
+        try:
+            with attempt.live.interruptible():
+                body = await _collect(answer, meter, attempt, clock)
+                attempt.live.check()
+                await exchange.respond(reply.status, headers, body)
+        except CallCut:
+            if attempt.outcome is None:  # it was still coming
+                meter.feed(answer.buffered())
+                meter.end()
+            raise
     finally:
-        reply.answer.close()
+        answer.close()
 
 
 class _Stream:
     """One stream on its way to the client."""
 
+    __slots__ = (
+        "_answer", "_attempt", "_clock", "_coding", "_exchange", "_meter", "_provider", "_told",
+    )  # fmt: skip
+
     def __init__(
         self,
-        reply: Reply,
+        answer: Answer,
+        coding: str,
         meter: Meter,
         attempt: Attempt,
         exchange: Exchange,
         provider: Provider,
         clock: Clock,
     ) -> None:
-        assert reply.answer is not None
-        self._reply = reply
-        self._answer: Answer = reply.answer
+        self._answer = answer
+        self._coding = coding
         self._meter = meter
         self._attempt = attempt
         self._exchange = exchange
@@ -80,15 +103,16 @@ class _Stream:
         self._told = False
         """The client has the provider's own last word, good or bad."""
 
-    async def run(self) -> None:
+    async def run(self, status: int, headers: HeaderPairs) -> None:
         """Pass everything on, then end as the stream ended."""
         attempt, meter = self._attempt, self._meter
-        headers = _stream_headers(_headers(self._reply, self._provider))
+        problem = Problem.of(Code.UPSTREAM_BROKEN)
         try:
-            async with attempt.live.interruptible():
-                await self._exchange.start(self._reply.status, headers)
+            with attempt.live.interruptible():
+                await self._exchange.start(status, _stream_headers(headers))
                 await self._pump()
-            problem = Problem.of(Code.UPSTREAM_BROKEN)
+            if not self._told:
+                event(log, "upstream_broken", level=WARNING, reason="ended without its last event")
         except UpstreamBroken as broken:
             event(log, "upstream_broken", level=WARNING, reason=str(broken))
             problem = _broken_problem(broken)
@@ -106,14 +130,28 @@ class _Stream:
         await self._end(problem)
 
     async def _pump(self) -> None:
-        answer, meter, exchange, attempt = self._answer, self._meter, self._exchange, self._attempt
-        while chunk := await answer.read():
-            if attempt.first_byte_at is None:
-                attempt.first_byte_at = self._clock.monotonic()
-            # Metered first: what waits in front of a slow client was received all the same.
-            meter.feed(chunk)
-            await exchange.send(chunk)
-            self._told = meter.finished or meter.failed
+        """Pass on what comes, as it comes: events that wait together leave together."""
+        attempt, meter, check = self._attempt, self._meter, self._attempt.live.check
+        read, send = self._answer.read, self._exchange.send
+        # Plain words inside a compressed stream would be noise.
+        within = None if self._coding else KEEP_ALIVE_SECONDS
+        while True:
+            chunk = await read(within)
+            if chunk:
+                if attempt.first_byte_at is None:
+                    attempt.first_byte_at = self._clock.monotonic()
+                # Metered first: what waits in front of a slow client was received all the same.
+                meter.feed(chunk)
+                # One of thousands that are cut together may not have been woken yet.
+                check()
+                await send(chunk)
+                self._told = meter.finished or meter.failed
+            elif chunk is None:
+                # A comment is seen by no client, but only between two events is it one.
+                if meter.between_events and not self._told:
+                    await send(KEEP_ALIVE)
+            else:
+                return
 
     async def _end(self, problem: Problem) -> None:
         """End tidily what came whole or told its own failure; else tell `problem`, or cut."""
@@ -122,8 +160,7 @@ class _Stream:
         self._attempt.outcome = self._attempt.outcome or Outcome.UPSTREAM_BROKEN
         try:
             async with asyncio.timeout(LAST_WORDS_SECONDS):
-                if not self._told and _coding(self._reply):
-                    # Plain words inside a compressed stream would be noise.
+                if not self._told and self._coding:
                     await exchange.abort()
                     return
                 if not self._told:
@@ -136,48 +173,48 @@ class _Stream:
 
 
 async def _collect(answer: Answer, meter: Meter, attempt: Attempt, clock: Clock) -> bytes:
-    """Return a whole answer; raises CallCut and Refusal."""
+    """Return a whole answer; raises Refusal for one that is not whole."""
     pieces: list[bytes] = []
     try:
-        async with attempt.live.interruptible():
-            while piece := await answer.read():
-                if attempt.first_byte_at is None:
-                    attempt.first_byte_at = clock.monotonic()
-                meter.feed(piece)
-                pieces.append(piece)
-                if meter.fed > WHOLE_MAX:
-                    raise UpstreamBroken("answer is too large")
-    except CallCut:
-        meter.feed(answer.buffered())
-        raise
+        while piece := await answer.read():
+            if attempt.first_byte_at is None:
+                attempt.first_byte_at = clock.monotonic()
+            meter.feed(piece)
+            pieces.append(piece)
+            if meter.fed > WHOLE_MAX:
+                raise UpstreamBroken("answer is too large")
+        meter.end()
+        if meter.torn:
+            raise UpstreamBroken("answer is not the JSON that it should be")
     except UpstreamBroken as broken:
+        if not meter.torn:
+            meter.end()
         attempt.outcome = Outcome.UPSTREAM_BROKEN
         event(log, "upstream_broken", level=WARNING, reason=str(broken))
         raise Refusal(_broken_problem(broken)) from None
-    finally:
-        meter.end()
-    attempt.outcome = Outcome.COMPLETE
+    # An error under a 200 passes like any other, but nothing was completed.
+    attempt.outcome = Outcome.UPSTREAM_BROKEN if meter.failed else Outcome.COMPLETE
+    # One piece comes out as the same object: no copy of the common small answer.
     return b"".join(pieces)
 
 
-def _meter(content_type: str, reply: Reply, attempt: Attempt) -> Meter:
-    """Return the meter for the reply; raises Refusal for one that could not be metered."""
-    kind = content_type.partition(";")[0].strip().lower()
+def _meter(media: str, coding: str, attempt: Attempt) -> Meter:
+    """Return the meter for the answer; raises Refusal for one that could not be metered."""
     try:
-        if kind not in ("application/json", "text/event-stream"):
-            raise UnknownCoding("answer is neither JSON nor a stream of events")
-        return meter_for(content_type, _coding(reply), billable=attempt.call.billable)
+        return meter_for(media, coding, billable=attempt.call.billable)
     except UnknownCoding as error:
         attempt.outcome = Outcome.UPSTREAM_BROKEN
         event(log, "upstream_broken", level=WARNING, reason=str(error))
         raise refuse(Code.UPSTREAM_BROKEN, "provider answered in an unknown form") from None
 
 
-def _headers(reply: Reply, provider: Provider) -> HeaderPairs:
-    """Return the headers for the client: what the provider module lets through, and the coding."""
+def _headers(reply: Reply, coding: str, provider: Provider) -> HeaderPairs:
+    """Return the headers for the client: what the provider module lets through, and the coding.
+
+    Framing is said anew for the bytes that go down (B47), so the two cannot disagree.
+    """
     passed = provider.response_headers(reply.headers)
-    kept = tuple((name, value) for name, value in passed if name not in _FRAMING)
-    coding = _coding(reply)
+    kept = tuple(pair for pair in passed if pair[0] not in _FRAMING)
     return (*kept, (b"content-encoding", coding.encode("latin-1"))) if coding else kept
 
 
@@ -185,11 +222,6 @@ def _stream_headers(headers: HeaderPairs) -> HeaderPairs:
     """Add what keeps proxies in front of us from holding events back (case B28)."""
     names = {name for name, _ in headers}
     return (*headers, *(pair for pair in _STREAM_HEADERS if pair[0] not in names))
-
-
-def _coding(reply: Reply) -> str:
-    coding = header_text(reply.headers, b"content-encoding").strip().lower()
-    return "" if coding == "identity" else coding
 
 
 def _in_stream(reason: CutReason) -> Problem:

@@ -67,6 +67,8 @@ class RevocationView:
         self._stale_stream_seconds = stale_stream_seconds
         self._set = RevocationSet.from_rows(())
         self._as_of: float | None = None
+        self.version: int | None = None
+        """Version of the revocations the thread has seen last; for the metrics."""
         self._first_load = asyncio.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -158,6 +160,7 @@ class RevocationView:
                         event(log, "revocation_view_recovered", level=WARNING)
                     failing = False
                     self._clock.set(now)
+                    self.version = store.version
                     self._post(found, began)
                 self._stop.wait(self._poll_seconds)
 
@@ -177,7 +180,7 @@ class _Store:
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] = (0, 0)
         self._seen: int | None = None
-        self._version: int | None = None
+        self.version: int | None = None
 
     def look(self) -> tuple[float, RevocationSet | None]:
         """Return the store's time in epoch seconds, and the set when it is new to us.
@@ -203,7 +206,7 @@ class _Store:
     def close(self) -> None:
         """Forget everything, so that the next look reads all rows."""
         connection, self._connection = self._connection, None
-        self._seen = self._version = None
+        self._seen = self.version = None
         if connection is not None:
             connection.close()
 
@@ -213,7 +216,7 @@ class _Store:
             row = connection.execute(_VERSION).fetchone()
             if row is None:
                 raise ValueError("revocation_version has no row; run the migrations")
-            if row[0] == self._version:
+            if row[0] == self.version:
                 return None
             rows = connection.execute(_ROWS).fetchall()
         finally:
@@ -222,7 +225,7 @@ class _Store:
             Revocation(scope, ident or "", not_before, expires_at)
             for scope, ident, not_before, expires_at in rows
         )
-        self._version = row[0]
+        self.version = row[0]
         return found
 
 

@@ -13,6 +13,7 @@ from daypass_proxy.broker_link import Broker
 from daypass_proxy.jwks_cache import JwksCache
 from daypass_proxy.keyring import Keyring
 from daypass_proxy.ledger import Ledger
+from daypass_proxy.metrics import Metrics
 from daypass_proxy.price import PriceTable
 from daypass_proxy.providers import Provider
 from daypass_proxy.revocations import RevocationView
@@ -42,6 +43,7 @@ class Services:
     keyring: Keyring
     transport: Transport
     body_room: BodyRoom = field(default_factory=BodyRoom)
+    metrics: Metrics = field(default_factory=Metrics)
 
     def count_refusal(self, sandbox: str, problem: Problem) -> None:
         """Count an incident of the sandbox, unless the refusal is an outage of our own."""

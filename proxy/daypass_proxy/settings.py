@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from daypass_core.log import LEVELS
 from daypass_core.secret import (
@@ -31,6 +31,16 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
+class EgressProxy:
+    """An HTTP proxy that leads to the provider; without a password it asks for none."""
+
+    host: str
+    port: int
+    user: str = field(default="", repr=False)
+    password: Secret | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything the proxy is told. Times in seconds, sizes in bytes.
 
@@ -46,11 +56,15 @@ class Settings:
     tls: TlsFiles | None
     broker_url: str
     anthropic_url: str
+    upstream_ca_file: Path | None
+    upstream_private: bool
+    egress_proxy: EgressProxy | None
     anthropic_keys: Mapping[str, Reference]
     shared_keys: bool
     vault: VaultSettings | None
     prices: Path | None
     max_body_bytes: int
+    body_workers: int
     connect_seconds: float
     first_byte_seconds: float
     idle_seconds: float
@@ -60,6 +74,7 @@ class Settings:
     stale_seconds: float
     stale_stream_seconds: float
     header_seconds: float
+    metrics_listen: tuple[Listen, ...]
     env_secrets: Mapping[str, Secret] = field(default_factory=dict, repr=False)
 
     @property
@@ -85,11 +100,15 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         anthropic_url=reader.parsed(
             "DAYPASS_ANTHROPIC_URL", _upstream_url, "", "https://api.anthropic.com"
         ),
+        upstream_ca_file=reader.path("DAYPASS_UPSTREAM_CA_FILE", None),
+        upstream_private=reader.flag("DAYPASS_UPSTREAM_PRIVATE"),
+        egress_proxy=reader.parsed("DAYPASS_EGRESS_PROXY", parse_egress_proxy, None, None),
         anthropic_keys=MappingProxyType(keys),
         shared_keys=reader.flag("DAYPASS_SHARED_KEYS"),
         vault=_vault(reader, keys),
         prices=reader.path("DAYPASS_PRICES", None),
         max_body_bytes=reader.integer("DAYPASS_MAX_BODY_BYTES", 32 * 1024 * 1024, least=1024),
+        body_workers=reader.integer("DAYPASS_BODY_WORKERS", 2, least=1, most=64),
         connect_seconds=reader.seconds("DAYPASS_CONNECT_SECONDS", 5.0, least=0.1),
         first_byte_seconds=reader.seconds("DAYPASS_FIRST_BYTE_SECONDS", 600.0, least=0.1),
         idle_seconds=reader.seconds("DAYPASS_IDLE_SECONDS", 300.0, least=0.1),
@@ -99,6 +118,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         stale_seconds=reader.seconds("DAYPASS_STALE_SECONDS", 31.0, least=0.1),
         stale_stream_seconds=reader.seconds("DAYPASS_STALE_STREAM_SECONDS", 61.0, least=0.1),
         header_seconds=reader.seconds("DAYPASS_HEADER_SECONDS", 10.0, least=0.1),
+        metrics_listen=reader.listens("DAYPASS_PROXY_METRICS_LISTEN", ()),
         env_secrets=_env_secrets(reader, keys, environ),
     )
     if not settings.shared_keys and shared(keys):
@@ -130,6 +150,26 @@ def parse_keys(value: str) -> dict[str, Reference]:
             reference = reference.for_tenant(tenant)
         keys[tenant] = reference
     return keys
+
+
+def parse_egress_proxy(value: str) -> EgressProxy:
+    """Read `http://[user:password@]host:port`; raises ValueError that repeats nothing of it."""
+    wrong = ValueError("must be http://host:port or http://user:password@host:port")
+    if not re.fullmatch(r"[!-~]+", value):
+        raise wrong
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        raise wrong from None
+    if parts.scheme != "http" or not parts.hostname or not port or parts.path not in ("", "/"):
+        raise wrong
+    if parts.query or parts.fragment or ("@" in parts.netloc) != bool(parts.password):
+        raise wrong
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    if ":" in user or not (user + password).isprintable():
+        raise wrong
+    return EgressProxy(parts.hostname, port, user, Secret(password) if password else None)
 
 
 def shared(keys: Mapping[str, Reference]) -> bool:

@@ -27,7 +27,7 @@ from daypass_proxy.transport import (
     UpstreamRequest,
     UpstreamUnreachable,
 )
-from daypass_proxy.transport.inflate import inflate
+from daypass_proxy.transport.inflate import coding_of, inflate
 
 log = get_logger(__name__)
 
@@ -55,20 +55,32 @@ async def send(attempt: Attempt, services: Services) -> Reply:
     Raises CallCut, and Refusal: key_unavailable, upstream_unreachable (529),
     upstream_refused_key, upstream_broken (502).
     """
-    async with attempt.live.interruptible():
+    with attempt.live.interruptible():
         answer = await _send_with_key(attempt, services)
         headers = _without_key(answer.headers, attempt, services.keyring)
-        if 200 <= answer.status < 300:
+        if answer.status == 200:
             return Reply(answer.status, headers, answer)
-        attempt.outcome = Outcome.UPSTREAM_REFUSED
         try:
+            if answer.status < 300:
+                # No call of ours is answered so, and only errors are searched for the key.
+                attempt.outcome = Outcome.UPSTREAM_BROKEN
+                reason = f"success with status {answer.status}"
+                event(log, "upstream_broken", level=WARNING, reason=reason)
+                raise refuse(Code.UPSTREAM_BROKEN, "provider answered in an unknown form")
+            attempt.outcome = Outcome.UPSTREAM_REFUSED
             return await _error_reply(answer, headers, attempt, services.keyring)
         finally:
             answer.close()
 
 
 async def _send_with_key(attempt: Attempt, services: Services) -> Answer:
-    """Send with the tenant's key; when it is refused and a newer one is found, once again."""
+    """Send with the tenant's key; when it is refused and a newer one is found, once again.
+
+    This is the only second request we make by ourselves (B51), since nothing is billed to a key
+    that was refused. Whatever else fails after a byte went up may have been billed: 429, 5xx, a
+    reset, silence are told to the client, who decides. The transport alone may send again what
+    never left: on a kept connection that turned out closed before the first byte was written.
+    """
     tenant, provider, keyring = attempt.claims.tenant, services.provider, services.keyring
     key = await keyring.header_for(tenant, provider)
     answer = await _send_once(attempt, key, services)
@@ -103,6 +115,8 @@ async def _send_once(attempt: Attempt, key: tuple[bytes, bytes], services: Servi
     )
     attempt.request, attempt.http_status = request, None
     try:
+        if attempt.sent_at is None:
+            attempt.sent_at = services.clock.monotonic()
         answer = await services.transport.send(request)
     except UpstreamUnreachable as error:
         # Once sent it may be billed, answered or not; `attempt` books it as estimated then.
@@ -127,8 +141,7 @@ async def _error_reply(
         event(log, "upstream_redirected", level=ERROR, status=answer.status)
         raise refuse(Code.UPSTREAM_BROKEN, "provider answered with a redirect")
     body = await _read_whole(answer)
-    coding = header_text(answer.headers, b"content-encoding")
-    plain = inflate(coding, body)
+    plain = inflate(coding_of(answer.headers), body)
     if plain is None:
         event(log, "upstream_broken", level=WARNING, reason="error body cannot be looked into")
         raise refuse(Code.UPSTREAM_BROKEN)

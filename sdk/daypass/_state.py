@@ -41,7 +41,8 @@ _BASIC = [
 _COMMON = ["DAYPASS_LOG_LEVEL", "DAYPASS_AUDIENCE"]
 _BROKER = ["DAYPASS_TRUST_DOMAIN", "DAYPASS_MIN_TOKEN_TTL"]
 _PROXY = re.compile(
-    r"DAYPASS_(\w+_SECONDS|MAX_BODY_BYTES|VAULT_\w+|SHARED_KEYS|ANTHROPIC_URL|PRICES)"
+    r"DAYPASS_(\w+_SECONDS|MAX_BODY_BYTES|BODY_WORKERS|VAULT_\w+|SHARED_KEYS|ANTHROPIC_URL|PRICES"
+    r"|PROXY_METRICS_LISTEN|UPSTREAM_\w+|EGRESS_PROXY)"
     r"|SSL_CERT_(FILE|DIR)"
 )
 _KEY = re.compile(r"(?:([a-z0-9*][a-z0-9-]*)=)?((env|file|vault)://.+)")
@@ -77,6 +78,8 @@ class State:
         self.broker_socket = directory / "run" / "broker.sock"
         # Alone in its folder, which is what a sandbox gets mounted: see the broker's handout.
         self.proxy_socket = directory / "run" / "proxy" / "proxy.sock"
+        # Not in that folder: a sandbox has no business with figures about the others.
+        self.metrics_socket = directory / "run" / "metrics.sock"
         self.credential_file = directory / "admin.credential"
         self.config_file = directory / "config.json"
 
@@ -105,7 +108,7 @@ class State:
                     f"daypass is already up in {self.directory}",
                     hint="use it, stop it, or choose another directory with --dir",
                 ) from None
-            for path in (self.broker_socket, self.proxy_socket):
+            for path in (self.broker_socket, self.proxy_socket, self.metrics_socket):
                 path.unlink(missing_ok=True)
             yield
 
@@ -173,6 +176,7 @@ def make_plan(options: UpOptions, state: State, env: Mapping[str, str] | None = 
     }
     proxy = {
         **common,
+        "DAYPASS_PROXY_METRICS_LISTEN": f"unix:{state.metrics_socket}",
         **{name: value for name, value in env.items() if _PROXY.fullmatch(name)},
         "DAYPASS_PROXY_LISTEN": f"127.0.0.1:{port},unix:{state.proxy_socket}",
         "DAYPASS_BROKER_URL": f"unix:{state.broker_socket}",

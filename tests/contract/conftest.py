@@ -1,12 +1,25 @@
-"""The stores that the contract suites run against; every test leaves right sums behind."""
+"""The stores that the contract suites run against; every test leaves right sums behind.
 
-from collections.abc import Iterator
+Also the transport, which runs on both event loops: what they do at the ends of connections differs.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 import daypass_migrations
+from daypass_proxy.transport import Timeouts
+from daypass_proxy.transport.dial import trust
+from daypass_proxy.transport.pool import Pool
 from tests.contract.ledgers import SqliteStore
+from tests.contract.transports import Make
+from tests.servers.ca import Authority
 from tests.servers.postgres import PostgresServer, running
 
 
@@ -31,3 +44,39 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, migrated: Path) -> Ite
 def postgres_server() -> Iterator[PostgresServer]:
     """A real PostgreSQL server, started for the first test that asks."""
     yield from running()
+
+
+Loops = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Loops:
+    """Run the transport's suites on both loops, everything else on the standard one."""
+    if not item.path.name.startswith("test_transport"):
+        return {"asyncio": asyncio.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@cache
+def system_trust() -> ssl.SSLContext:
+    """What the transport trusts by itself, read once: there are many authorities in it."""
+    return trust()
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Make]:
+    """Makes transports and closes them."""
+    made: list[Pool] = []
+
+    def make(timeouts: Timeouts, **options: Any) -> Pool:
+        made.append(Pool(timeouts, **{"tls": system_trust(), **options}))
+        return made[-1]
+
+    yield make
+    for transport in made:
+        await transport.close()
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """A certificate authority that only this run knows."""
+    return Authority(tmp_path_factory.mktemp("authority"))

@@ -38,6 +38,19 @@ async def test_a_call_is_held_then_booked(store: SqliteStore) -> None:
     assert (row["estimated"], row["stream"], row["worker"]) == (0, 1, "w1")
 
 
+async def test_a_bill_is_booked_whoever_waits_for_it(store: SqliteStore) -> None:
+    """A bill is taken over before anything is waited for: a cancelled caller changes nothing."""
+    async with store.ledger(FakeClock()) as ledger:
+        await ledger.reserve(reservation("req_1", 10 * CENT))
+        task = asyncio.create_task(ledger.settle(bill("req_1", 4 * CENT)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await ledger.balance("a") == Balance(50 * CENT, 4 * CENT, 0, 0)
+    assert store.row("req_1")["state"] == "settled"
+
+
 async def test_zero_and_missing_usage_stay_apart(store: SqliteStore) -> None:
     """A figure that the provider left out is NULL in the row, a zero is a zero."""
     async with store.ledger(FakeClock()) as ledger:

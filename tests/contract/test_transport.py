@@ -4,47 +4,33 @@ import asyncio
 import gzip
 import socket
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from daypass_proxy.transport import (
     Answer,
     Timeouts,
-    Transport,
     TransportError,
     UpstreamBroken,
-    UpstreamRequest,
     UpstreamUnreachable,
-    aio,
 )
-from daypass_proxy.transport.aio import AioTransport
 from tests.canary import CANARY
+from tests.contract.transports import (
+    END,
+    HASTY,
+    KEY,
+    PATIENT,
+    STREAM,
+    Make,
+    chunk,
+    length,
+    read_all,
+    request_to,
+)
 from tests.servers.stub import Close, Reset, Send, Stall, StubUpstream, Wait, read_request
-from tests.servers.wire import head, sse_answer
+from tests.servers.wire import head
 from tests.support import aeventually
-
-KEY = f"sk-ant-{CANARY}-acme"
-PATIENT = Timeouts(connect=10, first_byte=10, idle=10)
-HASTY = Timeouts(connect=0.1, first_byte=0.1, idle=0.1)
-Make = Callable[[Timeouts], Transport]
-
-TRANSPORTS: list[Make] = [AioTransport]
-
-
-@pytest.fixture(params=TRANSPORTS, ids=lambda kind: kind.__name__)
-async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
-    """Makes transports of each kind and closes them."""
-    made: list[Transport] = []
-
-    def make(timeouts: Timeouts) -> Transport:
-        transport: Transport = request.param(timeouts)
-        made.append(transport)
-        return transport
-
-    yield make
-    for transport in made:
-        await transport.close()
 
 
 @pytest.fixture
@@ -54,32 +40,12 @@ def other() -> Iterator[StubUpstream]:
         yield server
 
 
-def request_to(url: str, body: bytes = b'{"a":1}', path: str = "/v1/messages") -> UpstreamRequest:
-    """A request as `upstream` builds it."""
-    headers = ((b"content-type", b"application/json"), (b"x-api-key", KEY.encode()))
-    return UpstreamRequest("POST", url + path, headers, body)
-
-
-def length(size: int, *headers: tuple[str, str], status: int = 200) -> Send:
-    """The head of an answer with a body of `size` bytes."""
-    return Send(head(status, [("content-length", str(size)), *headers]))
-
-
-def chunk(data: bytes) -> Send:
-    """One HTTP chunk."""
-    return Send(b"%x\r\n%s\r\n" % (len(data), data))
-
-
-END = Send(b"0\r\n\r\n")
-STREAM = Send(sse_answer())
-
-
-async def read_all(answer: Answer) -> bytes:
-    """Read an answer to its end."""
-    pieces = []
-    while piece := await answer.read():
-        pieces.append(piece)
-    return b"".join(pieces)
+async def until_not_none(answer: Answer) -> bytes:
+    """Read in short reads until one has something to say."""
+    for _ in range(100):
+        if (piece := await answer.read(within=0.1)) is not None:
+            return piece
+    raise AssertionError("nothing came, and no limit was reached")
 
 
 async def test_nothing_is_added(stub: StubUpstream, make: Make) -> None:
@@ -191,7 +157,7 @@ async def test_chunks_as_they_come(stub: StubUpstream, make: Make) -> None:
     for number, frame in enumerate(frames):
         got = b""
         while len(got) < len(frame):
-            got += await answer.read()
+            got += await answer.read() or b""
         assert got == frame
         stub.release(f"after-{number}")
     assert await answer.read() == b""
@@ -212,11 +178,9 @@ async def test_chunks_as_they_come(stub: StubUpstream, make: Make) -> None:
 async def test_broken_body(
     stub: StubUpstream,
     make: Make,
-    monkeypatch: pytest.MonkeyPatch,
     script: tuple[Send | Reset | Close | Wait | Stall, ...],
 ) -> None:
     """B25 (a): a body that breaks off is UpstreamBroken after what came of it, not an end."""
-    monkeypatch.setattr(aio, "LIVENESS_SECONDS", 0.05)
     stub.next(script)
     answer = await make(PATIENT).send(request_to(stub.url))
     assert await answer.read() == b"x"
@@ -242,6 +206,28 @@ async def test_silent_body(stub: StubUpstream, make: Make) -> None:
         await answer.read()
     assert caught.value.stalled
     await asyncio.to_thread(stub.requests[0].peer_gone.wait, 5)
+
+
+async def test_read_within(stub: StubUpstream, make: Make) -> None:
+    """A read that may wait only so long gives None when nothing came, and takes nothing away."""
+    stub.next([STREAM, chunk(b"x"), Wait("go"), chunk(b"y"), END])
+    answer = await make(PATIENT).send(request_to(stub.url))
+    assert await answer.read(within=10) == b"x"
+    assert await answer.read(within=0.01) is None
+    assert await answer.read(within=0.01) is None
+    stub.release("go")
+    assert await answer.read(within=10) == b"y"
+    assert await answer.read(within=10) == b""
+
+
+async def test_short_reads_do_not_extend_the_limit(stub: StubUpstream, make: Make) -> None:
+    """B25 (c): the limit between bytes runs on across reads that gave None."""
+    stub.next([STREAM, chunk(b"x"), Stall()])
+    answer = await make(Timeouts(10, 10, 0.3)).send(request_to(stub.url))
+    assert await answer.read(within=0.1) == b"x"
+    with pytest.raises(UpstreamBroken) as caught:
+        await until_not_none(answer)
+    assert caught.value.stalled
 
 
 @pytest.mark.parametrize("script", [(Reset(),), (Close(),), (Send(b"HTTP/1.1 2"), Close())])

@@ -15,8 +15,11 @@ SECTIONS = [
     ("Broker", "broker/daypass_broker"),
     ("Proxy", "proxy/daypass_proxy"),
 ]
-# Rendered by the log module itself, from what libraries say.
-OF_LIBRARIES = "library_message"
+# Rendered by the log module itself: what libraries say, and what it could not keep.
+OF_LOG = {
+    "library_message": ("any", {"logger", "message"}),
+    "log_lines_dropped": ("warning", {"count"}),
+}
 # The application's two phases are logged by one call with a name put together.
 PUT_TOGETHER = {"f'{phase}_failed'": ("startup_failed", "shutdown_failed")}
 
@@ -40,9 +43,23 @@ def calls(package: str) -> Iterator[ast.Call]:
                 yield node
 
 
+def closing_lines(package: str) -> dict[str, Event]:
+    """The closing lines of a package: subclasses of `Line`, told by `tell(log, …)`."""
+    found: dict[str, Event] = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and "Line" in map(ast.unparse, node.bases):
+                (tag,) = [word.value for word in node.keywords if word.arg == "tag"]
+                fields = {
+                    ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)
+                }
+                found[ast.literal_eval(tag)] = Event({"info"}, fields - {"OURS"} | {"request_id"})
+    return found
+
+
 def in_code(package: str) -> dict[str, Event]:
     """The events of a package by name."""
-    found: dict[str, Event] = {}
+    found = closing_lines(package)
     for call in calls(package):
         text = ast.unparse(call.args[1])
         for name in PUT_TOGETHER.get(text, (ast.literal_eval(text) if text[0] != "f" else text,)):
@@ -73,7 +90,7 @@ def test_every_event_is_on_the_page(section: str, package: str) -> None:
     """The page lists exactly the events of a package, with the level and fields they have."""
     page, code = documented(section), in_code(package)
     if package.startswith("core"):
-        assert page.pop(OF_LIBRARIES) == ("any", {"logger", "message"})
+        assert {name: page.pop(name) for name in OF_LOG} == OF_LOG
     assert set(page) == set(code)
     for name, (level, fields) in page.items():
         assert {level} == code[name].levels, name

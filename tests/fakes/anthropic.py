@@ -1,5 +1,6 @@
 """Anthropic requests for tests: a plain body with changes, read against a scope."""
 
+import contextlib
 import json
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from daypass_core.problem import Problem, Refusal
 from daypass_core.scope import Detail
-from daypass_proxy.exchange import HeaderPairs
+from daypass_proxy.exchange import Exchange, HeaderPairs
 from daypass_proxy.providers import Call
 from daypass_proxy.providers.anthropic import Anthropic
 from tests.fakes.asgi import make_exchange
@@ -45,7 +46,19 @@ def read(
     document.pop(without, None)
     body = json.dumps(document).encode()
     exchange, _ = make_exchange(query=query, headers=(JSON, *headers), body=body)
-    return Anthropic().read(exchange, endpoint, body, scope or detail())
+    return read_now(exchange, endpoint, body, scope or detail())
+
+
+def read_now(exchange: Exchange, endpoint: str, body: bytes, scope: Detail) -> Call:
+    """Read a request by a provider that checks every body at once, so that nothing waits."""
+    reading = Anthropic().read(exchange, endpoint, body, scope)
+    with contextlib.closing(reading):
+        try:
+            reading.send(None)
+        except StopIteration as done:
+            call: Call = done.value
+            return call
+    raise AssertionError("it waited for something")
 
 
 def refused(

@@ -1,11 +1,11 @@
 """Both ends of ASGI in memory: any request as an `Exchange`, and what was answered to it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from daypass_proxy.exchange import ABORT_EXTENSION, Exchange, Message
+from daypass_proxy.exchange import ABORT_EXTENSION, GONE_EXTENSION, Exchange, Message
 
 
 @dataclass
@@ -15,6 +15,7 @@ class Wire:
     messages: list[Message]
     sent: list[Message] = field(default_factory=list)
     aborted: int = 0
+    when_gone: list[Callable[[], None]] = field(default_factory=list)
 
     async def receive(self) -> Message:
         """Give the next message; after the last one, the client is gone."""
@@ -91,5 +92,6 @@ def make_exchange(
     wire = Wire(messages)
     asgi = scope(method, path, query, headers, peer=peer)
     asgi["extensions"][ABORT_EXTENSION] = wire.abort
+    asgi["extensions"][GONE_EXTENSION] = wire.when_gone.append
     exchange = Exchange(asgi, wire.receive, wire.send, request_id="req_test", started=0.0)
     return exchange, wire

@@ -1,6 +1,7 @@
 """A small call, its price, and an attempt of it, for tests of the steps after the body was read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 
 from daypass_core.claims import Claims
@@ -8,7 +9,7 @@ from daypass_proxy.attempt import Attempt
 from daypass_proxy.ledger import Ledger
 from daypass_proxy.price import Price, Rates
 from daypass_proxy.providers import Call
-from daypass_proxy.streams import LiveCall
+from daypass_proxy.streams import LiveCall, LiveCalls
 from tests.support import make_claims
 
 MODEL = "claude-sonnet-4-6"
@@ -58,3 +59,13 @@ def make_attempt(
     claims = claims or make_claims()
     live = LiveCall("req_test", claims)
     return Attempt(call or make_call(), claims, live, "req_test", ledger, price)
+
+
+@contextmanager
+def entered(calls: LiveCalls, call_id: str, claims: Claims) -> Iterator[LiveCall]:
+    """Keep a call in the registry for as long as the block runs, as `admit` does."""
+    call = calls.enter(call_id, claims)
+    try:
+        yield call
+    finally:
+        calls.leave(call)

@@ -1,9 +1,10 @@
 """A client in memory: it sends one request through the real `Exchange` and keeps the answer."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
-from daypass_proxy.exchange import ABORT_EXTENSION, Exchange, Message
+from daypass_proxy.exchange import ABORT_EXTENSION, GONE_EXTENSION, Exchange, Message
 
 
 class FakeClient:
@@ -31,6 +32,7 @@ class FakeClient:
         self.got_chunk = asyncio.Event()
         self._body: bytes | None = body
         self._gone = asyncio.Event()
+        self._when_gone: Callable[[], None] | None = None
         self.exchange = Exchange(
             {
                 "method": "POST",
@@ -38,7 +40,7 @@ class FakeClient:
                 "query_string": query,
                 "headers": [(b"content-type", b"application/json"), *headers],
                 "client": ("127.0.0.1", 40_000),
-                "extensions": {ABORT_EXTENSION: self._abort},
+                "extensions": {ABORT_EXTENSION: self._abort, GONE_EXTENSION: self._tell_when_gone},
             },
             self._receive,
             self._send,
@@ -64,6 +66,14 @@ class FakeClient:
     def hang_up(self) -> None:
         """Close the connection."""
         self._gone.set()
+        if self._when_gone is not None:
+            self._when_gone()
+
+    def _tell_when_gone(self, act: Callable[[], None]) -> None:
+        if self._gone.is_set():
+            act()
+        else:
+            self._when_gone = act
 
     def _abort(self) -> None:
         self.aborted = True

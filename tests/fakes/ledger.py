@@ -30,11 +30,17 @@ class FakeLedger:
         self.may_settle.set()
         self.settling = asyncio.Event()
         self._open: dict[str, Reservation] = {}
+        self._booking: set[asyncio.Task[None]] = set()
 
     @property
     def ready(self) -> bool:
         """Whether it is there."""
         return not self.unavailable
+
+    @property
+    def waiting(self) -> int:
+        """Nothing ever waits."""
+        return 0
 
     async def reserve(self, reservation: Reservation) -> Reserved | LedgerRefused:
         """Hold the amount, as the real one does."""
@@ -60,9 +66,21 @@ class FakeLedger:
         return usage_id in self._open
 
     async def settle(self, settlement: Settlement) -> None:
-        """Book it; a second settlement of one row is noted too, for tests to see."""
+        """Book it, whatever becomes of the caller; a second settlement of one row shows too."""
         self.settling.set()
+        if self.may_settle.is_set():
+            self._book(settlement)
+            return
+        booking = asyncio.create_task(self._book_later(settlement))
+        self._booking.add(booking)
+        booking.add_done_callback(self._booking.discard)
+        await asyncio.shield(booking)
+
+    async def _book_later(self, settlement: Settlement) -> None:
         await self.may_settle.wait()
+        self._book(settlement)
+
+    def _book(self, settlement: Settlement) -> None:
         self.settlements.append(settlement)
         reservation = self._open.pop(settlement.usage_id, None)
         if reservation is not None:

@@ -11,8 +11,9 @@ from daypass_proxy.transport import (
     UpstreamUnreachable,
 )
 
-Step = bytes | asyncio.Event | UpstreamBroken
-"""Bytes to hand out, an event to wait for first, or the way the answer breaks."""
+Step = bytes | asyncio.Event | UpstreamBroken | None
+"""Bytes to hand out, an event to wait for first, the way the answer breaks, or silence for as long
+as a reader says that it waits (none for one that waits without limit)."""
 
 JSON: HeaderPairs = ((b"content-type", b"application/json"), (b"request-id", b"req_upstream"))
 STREAM: HeaderPairs = (
@@ -39,15 +40,21 @@ class FakeAnswer:
         self.waiting = asyncio.Event()
         self._steps = deque(steps)
 
-    async def read(self) -> bytes:
-        """Carry out steps until there are bytes, or the end."""
+    async def read(self, within: float | None = None) -> bytes | None:
+        """Carry out steps until there are bytes, or the end; None after `within` at an event."""
         assert not self.closed, "read after close"
         while self._steps:
             step = self._steps[0]
             if isinstance(step, asyncio.Event):
                 self.waiting.set()
-                await step.wait()
+                try:
+                    async with asyncio.timeout(within):
+                        await step.wait()
+                except TimeoutError:
+                    return None
             self._steps.popleft()
+            if step is None and within is not None:
+                return None
             if isinstance(step, UpstreamBroken):
                 raise step
             if isinstance(step, bytes):

@@ -1,7 +1,7 @@
-"""Writes `access_tokens.json`: tokens, a time, and the word a verifier must answer with.
+"""Writes `access_tokens.json` and `tampered_tokens.json`: tokens and a verifier's answer to each.
 
-The file is language-neutral: any verifier of daypass access tokens can be run against it. The key
-is a fixed test key and signatures are deterministic, so writing it twice gives the same bytes.
+The files are language-neutral: any verifier of daypass access tokens can be run against them. The
+keys are fixed test keys and signatures deterministic, so writing twice gives the same bytes.
 
     python -m tests.vectors.make_access_tokens
 """
@@ -10,7 +10,7 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +19,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from daypass_core.claims import access_payload
 from tests.support import AUDIENCE, ISSUER, NOW, base64url, make_claims, sign, signing_key
+from tests.vectors.token_mutations import FORGED, ODD, mutations, part, signers
 
 TARGET = Path(__file__).with_name("access_tokens.json")
+TAMPERED = Path(__file__).with_name("tampered_tokens.json")
 KEY = signing_key("daypass test vectors")
 STRANGER = signing_key("somebody else")
 PAYLOAD = access_payload(make_claims())
@@ -40,12 +42,22 @@ class Vector:
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the files."""
     TARGET.write_text(document(), encoding="utf-8")
+    TAMPERED.write_text(tampered_document(), encoding="utf-8")
 
 
 def document() -> str:
-    """Return the content of the file."""
+    """Return the content of `access_tokens.json`."""
+    return _document(vectors())
+
+
+def tampered_document() -> str:
+    """Return the content of `tampered_tokens.json`."""
+    return _document(tampered())
+
+
+def _document(vectors: Iterable[Vector]) -> str:
     listed = [
         {
             "name": vector.name,
@@ -54,7 +66,7 @@ def document() -> str:
             "expect": vector.expect,
             "signature_verified": vector.verified,
         }
-        for vector in vectors()
+        for vector in vectors
     ]
     content = {
         "issuer": ISSUER,
@@ -293,6 +305,16 @@ def scopes() -> Iterator[Vector]:
         yield bad(f"scope {name}", {**PAYLOAD, "authorization_details": value})
 
 
+def tampered() -> Iterator[Vector]:
+    """Yield every signer's token tampered with in every way; to another `alg` all are malformed."""
+    for signer, parts in signers(KEY, STRANGER, PAYLOAD).items():
+        foreign = parts.header["alg"] != HEADER["alg"]
+        if parts.token() != good():
+            yield Vector(f"untouched, {signer}", parts.token(), ODD if foreign else FORGED)
+        for name, word, tamper in mutations(KEY, STRANGER):
+            yield Vector(f"{name}, {signer}", tamper(parts), ODD if foreign else word)
+
+
 def good() -> str:
     """Return the token everything else departs from."""
     return signed()
@@ -310,11 +332,6 @@ def signed(
 ) -> str:
     """Sign with the test key, whatever header and payload say."""
     return sign(KEY, payload, header=header)
-
-
-def part(value: object) -> str:
-    """Return a value as one part of a token."""
-    return base64url(json.dumps(value, separators=(",", ":")).encode())
 
 
 def with_signature(signature: str) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol
 
+import msgspec
+
 MAX_NANO = 10**18
 """Largest amount of one call: a thousand million dollars, far inside a 64-bit column.
 
@@ -19,8 +21,7 @@ there is refused before it becomes a row.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Tokens of one upstream attempt, as the provider counts them.
 
     `None` means that the provider said nothing; `0` means that it said zero. As on the wire,
@@ -35,8 +36,7 @@ class Usage:
     cache_read_input_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True):
     """What one upstream attempt may cost at most; becomes the open usage row.
 
     `usage_id` is the caller's (`req_…`), unique per attempt. Raises ValueError for an amount
@@ -101,8 +101,7 @@ class Outcome(StrEnum):
     CRASHED = "crashed"  # written by the reaper alone
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True):
     """What an attempt really cost. Raises ValueError for a cost outside 0 … `MAX_NANO`."""
 
     usage_id: str
@@ -129,6 +128,16 @@ class Balance:
     overdraft_nano: int
 
 
+class Reports(Protocol):
+    """Whom a ledger tells how long it took; the metrics."""
+
+    def admission_answered(self, seconds: float) -> None:
+        """A reservation was granted or refused."""
+
+    def batch_committed(self, operations: int, seconds: float) -> None:
+        """A transaction is over; called in the writer's thread."""
+
+
 class LedgerUnavailable(Exception):
     """The store cannot be written now, so nothing was admitted; answer 503 with retry-after."""
 
@@ -139,6 +148,10 @@ class Ledger(Protocol):
     @property
     def ready(self) -> bool:
         """Whether the store can be written, as far as is known."""
+
+    @property
+    def waiting(self) -> int:
+        """How many operations wait for the next transaction."""
 
     async def reserve(self, reservation: Reservation) -> Reserved | LedgerRefused:
         """Hold `amount_nano` and write the open usage row, both durably or neither.
@@ -156,6 +169,8 @@ class Ledger(Protocol):
         """Book the real cost and free the hold; exactly once however often it is called.
 
         Returns when durable, or when the store is gone and the settlement is kept for retrying.
+        It is taken over before anything is waited for: a caller that is cancelled while waiting
+        changes nothing.
         """
 
     async def balance(self, account: str) -> Balance | None:

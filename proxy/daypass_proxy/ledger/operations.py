@@ -138,6 +138,11 @@ class Queue:
         """Whether the next batch would not be empty."""
         return any(self._lanes)
 
+    @property
+    def size(self) -> int:
+        """How many operations wait."""
+        return sum(map(len, self._lanes))
+
     def put(self, operation: Operation) -> None:
         """Add one operation. Raises LedgerUnavailable after `close`."""
         with self._ready:

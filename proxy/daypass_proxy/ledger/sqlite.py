@@ -13,6 +13,7 @@ from daypass_proxy.ledger import (
     Balance,
     LedgerRefused,
     LedgerUnavailable,
+    Reports,
     Reservation,
     Reserved,
     Settlement,
@@ -41,13 +42,20 @@ class SqliteLedger:
     """
 
     def __init__(
-        self, path: Path, worker: str, clock: Clock, lease_seconds: float, busy_seconds: float
+        self,
+        path: Path,
+        worker: str,
+        clock: Clock,
+        lease_seconds: float,
+        busy_seconds: float,
+        reports: Reports | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._queue = Queue()
         self._leases = Leases(clock, lease_seconds)
         self._waiting: dict[str, int] = {}
+        self._reports = reports
         # A store that hangs, instead of failing, must not keep a call for longer than a lock does.
         self._longest_wait = busy_seconds + 1.0
         self._writer = Writer(
@@ -58,6 +66,7 @@ class SqliteLedger:
             clock=clock,
             worker=worker,
             lease_seconds=lease_seconds,
+            reports=reports,
         )
 
     @classmethod
@@ -69,6 +78,7 @@ class SqliteLedger:
         lease_seconds: float,
         *,
         busy_seconds: float = 5.0,
+        reports: Reports | None = None,
     ) -> SqliteLedger:
         """Start the writer, and settle what a crashed worker left with an expired lease.
 
@@ -76,7 +86,7 @@ class SqliteLedger:
         first `set` before. `busy_seconds` is how long a lock of another process is waited for.
         Raises LedgerUnavailable when the file is missing, locked or of another schema.
         """
-        ledger = cls(Path(path), worker, clock, lease_seconds, busy_seconds)
+        ledger = cls(Path(path), worker, clock, lease_seconds, busy_seconds, reports)
         ledger._writer.start()
         try:
             await ledger.look_after_leases()
@@ -90,6 +100,11 @@ class SqliteLedger:
         """See `Ledger.ready`. A store that fails is tried again by the writer itself."""
         return self._writer.unavailable is None
 
+    @property
+    def waiting(self) -> int:
+        """See `Ledger.waiting`."""
+        return self._queue.size
+
     async def reserve(self, reservation: Reservation) -> Reserved | LedgerRefused:
         """See `Ledger.reserve`. Raises ValueError for a usage id that was used before."""
         sandbox = reservation.sandbox
@@ -97,8 +112,11 @@ class SqliteLedger:
         if waiting >= MAX_WAITING:
             return LedgerRefused("overloaded")
         self._waiting[sandbox] = waiting + 1
+        began = self._clock.monotonic()
         try:
             answer: Reserved | LedgerRefused = await self._admission(reservation)
+            if self._reports is not None:
+                self._reports.admission_answered(self._clock.monotonic() - began)
             return answer
         finally:
             self._waiting[sandbox] -= 1

@@ -20,6 +20,7 @@ from daypass_core.log import event, get_logger
 from daypass_proxy.ledger import (
     LedgerUnavailable,
     Outcome,
+    Reports,
     Reserved,
     Settlement,
     Usage,
@@ -68,6 +69,7 @@ class Writer(threading.Thread):
         clock: Clock,
         worker: str,
         lease_seconds: float,
+        reports: Reports | None = None,
     ) -> None:
         super().__init__(name="ledger", daemon=True)
         self.unavailable: str | None = None
@@ -77,6 +79,7 @@ class Writer(threading.Thread):
         self._deliver = deliver
         self._clock = clock
         self._worker = worker
+        self._reports = reports
         self._lease_ms = round(lease_seconds * 1000)
         self._connection: sqlite3.Connection | None = None
         self._retry = FIRST_RETRY
@@ -119,6 +122,8 @@ class Writer(threading.Thread):
             event(log, "ledger_store_back")
         self.unavailable, self._retry = None, FIRST_RETRY
         self._committed(results)
+        if self._reports is not None:
+            self._reports.batch_committed(len(results), time.monotonic() - began)
         # Who waits for the lock in another process looks for it only every few milliseconds.
         longest = LONGEST_PAUSE if len(results) > 1 or self._queue.waiting else IDLE_PAUSE
         time.sleep(min(time.monotonic() - began, longest))

@@ -7,19 +7,25 @@ bytes are cut into chunks makes no difference (case B27). A whole JSON answer is
 
 from daypass_proxy.meter.base import JsonMeter, Meter
 from daypass_proxy.meter.stream import StreamMeter
+from daypass_proxy.transport.inflate import UnknownCoding
 
-__all__ = ["JsonMeter", "Meter", "StreamMeter", "is_event_stream", "meter_for"]
+__all__ = ["EVENT_STREAM", "JsonMeter", "Meter", "StreamMeter", "media_type", "meter_for"]
 
-
-def meter_for(content_type: str, coding: str, *, billable: bool) -> Meter:
-    """Return the meter for an answer with these headers; raises UnknownCoding."""
-    if not billable:
-        return Meter(coding)
-    if is_event_stream(content_type):
-        return StreamMeter(coding)
-    return JsonMeter(coding)
+EVENT_STREAM = "text/event-stream"
 
 
-def is_event_stream(content_type: str) -> bool:
-    """Say whether the media type is that of server-sent events."""
-    return content_type.partition(";")[0].strip().lower() == "text/event-stream"
+def media_type(content_type: str) -> str:
+    """Return the type of a content-type header, lower-case and without parameters."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def meter_for(media: str, coding: str, *, billable: bool) -> Meter:
+    """Return the meter for an answer of this media type and content-encoding.
+
+    Raises UnknownCoding for an answer that we could not look into.
+    """
+    if media == "application/json":
+        return JsonMeter(coding)
+    if media != EVENT_STREAM:
+        raise UnknownCoding("answer is neither JSON nor a stream of events")
+    return StreamMeter(coding) if billable else Meter(coding)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from daypass_proxy.ledger import Usage
-from daypass_proxy.meter.tally import Tally, read_event
+from daypass_proxy.meter.tally import Tally, is_json, read_event
 from daypass_proxy.transport.inflate import Inflate
 
 _JSON_MAX = 64 * 1024 * 1024
@@ -14,7 +14,9 @@ class Meter:
 
     def __init__(self, coding: str = "") -> None:
         """`coding` is the answer's content-encoding; raises UnknownCoding."""
-        self._inflate = Inflate(coding)
+        inflate = Inflate(coding)
+        # None for what is not coded: the hot path has no use for an inflater that gives it back.
+        self._inflate = None if coding in ("", "identity") else inflate
         self._tally = Tally()
         self.fed = 0
         """Bytes of the answer as they came."""
@@ -26,15 +28,23 @@ class Meter:
         self.final = False
         """The provider has said its last figures, though the answer may not be whole."""
         self.failed = False
-        """The provider itself said in the stream that the call failed."""
+        """The provider itself said that the call failed, under a status that says otherwise."""
         self.unreadable = False
         """Something that should carry usage could not be read."""
+        self.torn = False
+        """What came to its end is not what its media type says, so it cannot be whole."""
+        self.between_events = False
+        """All that came so far of a stream ends with a whole event: a comment would fit here."""
 
     def feed(self, raw: bytes) -> None:
         """Take the next bytes of the answer, as they came."""
         self.fed += len(raw)
-        self._scan(self._inflate.feed(raw))
-        self.unreadable |= self._inflate.blind
+        inflate = self._inflate
+        if inflate is None:
+            self._scan(raw)
+        else:
+            self._scan(inflate.feed(raw))
+            self.unreadable |= inflate.blind
 
     def end(self) -> None:
         """Take note that nothing more will come."""
@@ -69,15 +79,19 @@ class JsonMeter(Meter):
 
     def end(self) -> None:
         """Parse what was collected."""
+        body = b"".join(self._pieces)
+        self._pieces.clear()
         try:
-            message = read_event(b"".join(self._pieces))
+            message = read_event(body)
         except ValueError:
             self.unreadable = True
+            # A connection that ends is the end of an answer without a length, torn or not (B25).
+            self.torn = not is_json(body)
         else:
             self.finished = True
+            self.failed = message.type == "error"
             self.final = message.usage is not None
             self._tally.take(message.usage)
-        self._pieces.clear()
 
     @property
     def output_seen(self) -> int:

@@ -6,7 +6,7 @@ newer ones later. `Tally` holds what was said last and turns it into the ledger'
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -61,6 +61,7 @@ class Event(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(Event)
+_Figures = TypeVar("_Figures", Counts, Split)
 
 
 def read_event(data: bytes) -> Event:
@@ -69,6 +70,15 @@ def read_event(data: bytes) -> Event:
         return _decoder.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"not a provider event: {error}") from error
+
+
+def is_json(data: bytes) -> bool:
+    """Say whether `data` is one whole JSON value, whatever is in it."""
+    try:
+        msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 class Tally:
@@ -82,49 +92,75 @@ class Tally:
     _BESIDE = frozenset({"compaction", "advisor_message"})
 
     def __init__(self) -> None:
-        self._said = Counts()
-        self._split = Split()
+        self._said: Counts | None = None
+        self._split: Split | None = None
         self._beside: list[Counts] = []
 
     def take(self, said: Said | None) -> None:
         """Take over every figure that was said."""
         if said is None:
             return
-        _take_over(self._said, said)
         if said.cache_creation is not None:
-            _take_over(self._split, said.cache_creation)
+            self._split = _latest(self._split, said.cache_creation)
         if said.iterations is not None:
             self._beside = [each for each in said.iterations if each.type in self._BESIDE]
+        self._said = _latest(self._said, said)
 
     @property
     def usage(self) -> Usage:
         """The usage as it stands."""
-        said, beside = self._said, self._beside
-        hour = self._split.ephemeral_1h_input_tokens
-        writes = said.cache_creation_input_tokens
-        if writes is None:
-            writes = _sum([self._split.ephemeral_5m_input_tokens, hour])
-        splits = [each.cache_creation for each in beside if each.cache_creation is not None]
-        return Usage(
-            input_tokens=_sum([said.input_tokens, *(each.input_tokens for each in beside)]),
-            output_tokens=_sum([said.output_tokens, *(each.output_tokens for each in beside)]),
-            cache_creation_input_tokens=_sum(
-                [writes, *(each.cache_creation_input_tokens for each in beside)]
-            ),
-            cache_creation_1h_input_tokens=_sum(
-                [hour, *(split.ephemeral_1h_input_tokens for split in splits)]
-            ),
-            cache_read_input_tokens=_sum(
-                [said.cache_read_input_tokens, *(each.cache_read_input_tokens for each in beside)]
-            ),
+        said = self._said
+        if said is None:
+            return Usage()
+        split, beside = self._split, self._beside
+        writes, hour = said.cache_creation_input_tokens, None
+        if split is not None:
+            hour = split.ephemeral_1h_input_tokens
+            if writes is None:
+                writes = _sum([split.ephemeral_5m_input_tokens, hour])
+        usage = Usage(
+            input_tokens=said.input_tokens,
+            output_tokens=said.output_tokens,
+            cache_creation_input_tokens=writes,
+            cache_creation_1h_input_tokens=hour,
+            cache_read_input_tokens=said.cache_read_input_tokens,
         )
+        return _with_passes(usage, beside) if beside else usage
 
 
-def _take_over(into: msgspec.Struct, said: msgspec.Struct) -> None:
-    for name in into.__struct_fields__:
+def _with_passes(usage: Usage, beside: list[Counts]) -> Usage:
+    """Return the totals with the passes that they leave out."""
+    splits = [each.cache_creation for each in beside if each.cache_creation is not None]
+    return Usage(
+        input_tokens=_sum([usage.input_tokens, *(each.input_tokens for each in beside)]),
+        output_tokens=_sum([usage.output_tokens, *(each.output_tokens for each in beside)]),
+        cache_creation_input_tokens=_sum(
+            [
+                usage.cache_creation_input_tokens,
+                *(each.cache_creation_input_tokens for each in beside),
+            ]
+        ),
+        cache_creation_1h_input_tokens=_sum(
+            [
+                usage.cache_creation_1h_input_tokens,
+                *(split.ephemeral_1h_input_tokens for split in splits),
+            ]
+        ),
+        cache_read_input_tokens=_sum(
+            [usage.cache_read_input_tokens, *(each.cache_read_input_tokens for each in beside)]
+        ),
+    )
+
+
+def _latest(before: _Figures | None, said: _Figures) -> _Figures:
+    """Return the figures said last; one that was not said again stays."""
+    if before is None:
+        return said
+    for name in before.__struct_fields__:
         value = getattr(said, name)
         if type(value) is int:
-            setattr(into, name, value)
+            setattr(before, name, value)
+    return before
 
 
 def _sum(figures: list[int | None]) -> int | None:

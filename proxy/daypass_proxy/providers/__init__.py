@@ -8,13 +8,35 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from daypass_core.problem import Problem
 from daypass_core.scope import Detail
+from daypass_proxy.body_spool import Spool
 from daypass_proxy.exchange import Exchange, HeaderPairs
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Asked(msgspec.Struct, frozen=True):
+    """What one body asks for; `models` holds every model it may be billed for, its own first."""
+
+    models: tuple[str, ...]
+    max_output_tokens: int | None
+    stream: bool
+    images: int
+    documents: int
+
+
+class BodyChecker(Protocol):
+    """Where a body is checked that would hold the event loop too long."""
+
+    async def check(
+        self, provider: str, body: Spool, detail: Detail, *, max_tokens_needed: bool
+    ) -> Asked:
+        """Return what `body` asks for; raises Refusal (400, 503)."""
+        ...
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One admitted-to-be inference request, already checked against the scope.
 
     `headers` is everything that goes up except the credential, host and content-length; `models`
@@ -55,8 +77,10 @@ class Provider(Protocol):
         """The `provider` of a scope detail, as in "anthropic"."""
         ...
 
-    def read(self, exchange: Exchange, endpoint: str, body: bytes, detail: Detail) -> Call:
-        """Check headers, query and body against `detail`; raises Refusal (400)."""
+    async def read(
+        self, exchange: Exchange, endpoint: str, body: bytes | Spool, detail: Detail
+    ) -> Call:
+        """Check headers, query and body against `detail`; raises Refusal (400, 503), ClientGone."""
         ...
 
     def credential(self, secret_value: str) -> tuple[bytes, bytes]:

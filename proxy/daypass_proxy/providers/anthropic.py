@@ -5,15 +5,17 @@ by name, and no credential, cookie, forwarding or hop-by-hop header of the clien
 Answers have the shape of the API's errors, so that stock clients stop, renew or retry as meant.
 """
 
+import asyncio
 import json
 from collections.abc import Iterable
 
 from daypass_core.problem import Code, Problem, refuse
 from daypass_core.scope import Detail
-from daypass_proxy.body import check_media, parse
-from daypass_proxy.exchange import Exchange, HeaderPairs
-from daypass_proxy.providers import Call, Rendered
-from daypass_proxy.providers.anthropic_body import BodyCheck
+from daypass_proxy.body import check_media, is_quick
+from daypass_proxy.body_spool import Spool
+from daypass_proxy.exchange import ClientGone, Exchange, HeaderPairs
+from daypass_proxy.providers import Asked, BodyChecker, Call, Rendered
+from daypass_proxy.providers.anthropic_body import check_body
 
 NAME = "anthropic"
 _UPSTREAM_PATHS = {
@@ -36,6 +38,9 @@ _DOWN_EXACT = frozenset(
     {b"content-type", b"request-id", b"retry-after", b"retry-after-ms", b"x-should-retry"}
 )
 _NOT_DOWN = frozenset({b"anthropic-organization-id", b"anthropic-workspace-id"})
+# Limits are the organisation's, shared by all sandboxes; a client would take them for its own.
+_LIMIT_PREFIXES = (b"anthropic-ratelimit-", b"anthropic-priority-", b"anthropic-fast-")
+_LIMIT_SUFFIXES = (b"-limit", b"-remaining", b"-reset")
 
 _TYPES = {
     400: "invalid_request_error",
@@ -60,13 +65,22 @@ class Anthropic:
 
     name = NAME
 
-    def read(self, exchange: Exchange, endpoint: str, body: bytes, detail: Detail) -> Call:
-        """Return the Call that `body` asks for; raises Refusal (400)."""
+    def __init__(self, elsewhere: BodyChecker | None = None) -> None:
+        """`elsewhere` checks the bodies that take long; without it all are checked here."""
+        self._elsewhere = elsewhere
+
+    async def read(
+        self, exchange: Exchange, endpoint: str, body: bytes | Spool, detail: Detail
+    ) -> Call:
+        """Return the Call that `body` asks for; raises Refusal (400, 503), ClientGone."""
         if exchange.raw_query not in _QUERIES:
             raise refuse(Code.INVALID_REQUEST, "the only query accepted here is beta=true")
         check_media(exchange)
-        check = BodyCheck(detail)
-        check.run(parse(body), max_tokens_needed=endpoint == "messages")
+        billable = endpoint == "messages"
+        if isinstance(body, bytes) and (self._elsewhere is None or is_quick(body)):
+            asked = check_body(body, detail, max_tokens_needed=billable)
+        else:
+            body, asked = await self._read_slowly(exchange, body, detail, billable)
         return Call(
             provider=NAME,
             endpoint=endpoint,
@@ -75,14 +89,40 @@ class Anthropic:
             query=exchange.raw_query,
             headers=headers_up(exchange.headers),
             body=body,
-            model=check.models[0],
-            models=tuple(check.models),
-            max_output_tokens=check.max_output_tokens,
-            stream=check.stream,
-            images=check.images,
-            documents=check.documents,
-            billable=endpoint == "messages",
+            model=asked.models[0],
+            models=asked.models,
+            max_output_tokens=asked.max_output_tokens,
+            stream=asked.stream,
+            images=asked.images,
+            documents=asked.documents,
+            billable=billable,
         )
+
+    async def _read_slowly(
+        self, exchange: Exchange, body: bytes | Spool, detail: Detail, billable: bool
+    ) -> tuple[bytes, Asked]:
+        """Have a body checked that is large or holds much; return its bytes too."""
+        if self._elsewhere is None:
+            whole = body if isinstance(body, bytes) else await body.take()
+            return whole, check_body(whole, detail, max_tokens_needed=billable)
+        spool = Spool.of(body) if isinstance(body, bytes) else body
+        asking = asyncio.ensure_future(
+            self._elsewhere.check(NAME, spool, detail, max_tokens_needed=billable)
+        )
+
+        def give_up() -> None:
+            asking.cancel()
+
+        # Who hangs up gives its place in the queue to others.
+        exchange.when_gone(give_up)
+        try:
+            asked = await asking
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise ClientGone from None
+        return (body if isinstance(body, bytes) else await spool.take()), asked
 
     def credential(self, secret_value: str) -> tuple[bytes, bytes]:
         """Return the header that carries the provider key upstream."""
@@ -113,16 +153,25 @@ class Anthropic:
 
     def response_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> HeaderPairs:
         """Return what of an upstream's headers a sandbox may see (rate limits are not its own)."""
-        return tuple(
-            (name, value)
-            for name, value in ((name.lower(), value) for name, value in headers)
-            if name in _DOWN_EXACT
-            or (
-                name.startswith(b"anthropic-")
-                and not name.startswith(b"anthropic-ratelimit-")
-                and name not in _NOT_DOWN
-            )
-        )
+        kept: list[tuple[bytes, bytes]] = []
+        seen: set[bytes] = set()
+        for name, value in headers:
+            name = name.lower()
+            if name in _DOWN_EXACT:
+                # One of each: we decide by the first, so the client must not meet another.
+                if name not in seen:
+                    seen.add(name)
+                    kept.append((name, value))
+            elif name.startswith(b"anthropic-") and _is_told(name):
+                kept.append((name, value))
+        return tuple(kept)
+
+
+def _is_told(name: bytes) -> bool:
+    """Say whether an anthropic-* header speaks of the call, not of the organisation."""
+    return not (
+        name in _NOT_DOWN or name.startswith(_LIMIT_PREFIXES) or name.endswith(_LIMIT_SUFFIXES)
+    )
 
 
 def headers_up(headers: HeaderPairs) -> HeaderPairs:
@@ -130,24 +179,43 @@ def headers_up(headers: HeaderPairs) -> HeaderPairs:
 
     Names that a Connection header nominates are hop-by-hop and stay (attack row 3).
     """
-    nominated = {
-        token.strip().lower()
-        for name, value in headers
-        if name == b"connection"
-        for token in value.split(b",")
-    }
     kept: list[tuple[bytes, bytes]] = []
-    for name, value in headers:
-        if name in nominated or name in _NOT_UP:
-            continue
-        if name not in _UP_EXACT and not name.startswith(_UP_PREFIXES):
-            continue
-        if name == b"anthropic-beta":
-            value = without_oauth(value)
-            if not value.strip():
-                continue
-        kept.append((name, value))
+    nominated: set[bytes] = set()
+    for pair in headers:
+        name, value = pair
+        goes = _USUAL.get(name)
+        if goes is None:
+            goes = _goes_up(name)
+        if goes:
+            if name == b"anthropic-beta":
+                value = without_oauth(value)
+                if value.strip():
+                    kept.append((name, value))
+            else:
+                kept.append(pair)
+        elif name == b"connection" and value != b"keep-alive":
+            nominated.update(token.strip().lower() for token in value.split(b","))
+    if nominated:
+        return tuple(pair for pair in kept if pair[0] not in nominated)
     return tuple(kept)
+
+
+def _goes_up(name: bytes) -> bool:
+    return name in _UP_EXACT or (name.startswith(_UP_PREFIXES) and name not in _NOT_UP)
+
+
+# What stock clients send, decided beforehand.
+_USUAL = {
+    name: _goes_up(name)
+    for name in (
+        *(b"accept", b"accept-encoding", b"authorization", b"connection", b"content-length"),
+        *(b"content-type", b"host", b"user-agent", b"x-api-key", b"x-app", b"anthropic-beta"),
+        *(b"anthropic-version", b"anthropic-dangerous-direct-browser-access"),
+        *(b"x-stainless-arch", b"x-stainless-async", b"x-stainless-lang", b"x-stainless-os"),
+        *(b"x-stainless-package-version", b"x-stainless-retry-count", b"x-stainless-runtime"),
+        *(b"x-stainless-runtime-version", b"x-stainless-timeout", b"x-stainless-helper-method"),
+    )
+}
 
 
 def without_oauth(value: bytes) -> bytes:

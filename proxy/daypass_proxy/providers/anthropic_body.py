@@ -1,50 +1,49 @@
 """What an Anthropic Messages body asks for, checked field by field against the scope.
 
-Called by `providers.anthropic` with the decoded body; the bytes go up unchanged, so everything
-that names a model, a price, a way out or somebody's state is either allowed here or refused.
-Open on options: unknown scalars pass. Closed on kinds: an unknown object, tool, block or source
-is refused with the feature that would allow it (attack rows 32, 34-37, 39). The closed sets are
-data: `anthropic.fields.json`. `null` counts as absent, as the API reads it.
+Called by `providers.anthropic` with the body's bytes, here or in a worker process; the bytes go up
+unchanged, so everything that names a model, a price, a way out or somebody's state is either
+allowed here or refused. Open on options: unknown scalars pass. Closed on kinds: an unknown object,
+tool, block or source is refused with the feature that would allow it (attack rows 32, 34-37, 39).
+The closed sets are data: `anthropic.fields.json`. `null` counts as absent, as the API reads it.
 """
 
-import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any
 from urllib.parse import urlsplit
 
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_core.scope import Detail
-from daypass_proxy.body import refuse_lookalikes
-
-FIELDS: dict[str, Any] = json.loads(
-    resources.files(__package__).joinpath("anthropic.fields.json").read_bytes()
-)
-_TOP = FIELDS["top_level"]
-_SCALARS = frozenset(_TOP["scalars"])
-_STRUCTURES = frozenset(_TOP["structures"])
-_KNOWN = _SCALARS | _STRUCTURES
-_CLIENT_TOOLS = frozenset(FIELDS["tools"]["client"])
-_SERVER_TOOLS: dict[str, str] = FIELDS["tools"]["server"]
-_FEE_TOOLS = frozenset(FIELDS["tools"]["fees"])
-_EGRESS_TOOLS = frozenset(FIELDS["tools"]["egress"])
-_TOOL_KEYS = frozenset(FIELDS["tools"]["keys"])
-_FALLBACK_KEYS = frozenset(FIELDS["fallback_keys"])
-_BLOCKS = frozenset(FIELDS["blocks"]["known"])
-_SOURCES = frozenset(FIELDS["sources"]["known"])
-_GATED_KINDS: dict[str, str] = FIELDS["blocks"]["gated"] | FIELDS["sources"]["gated"]
-_REFERENCES = frozenset(FIELDS["references"])
+from daypass_proxy.body import parse, refuse_lookalikes
+from daypass_proxy.body_outline import Buffer
+from daypass_proxy.providers import Asked
+from daypass_proxy.providers import anthropic_fields as fields
 
 # No scope and no price says what a hundred million tokens would cost; the API's largest answers
 # are far below.
 MAX_OUTPUT_TOKENS = 1_000_000
+MAX_MODELS = 64
+"""Each is priced and held; the API takes a handful."""
 _DATED = re.compile(r"(.{1,64}?)_[0-9]{8}")
 _MODEL = re.compile(r"[!-~]{1,256}")
 _HOST = re.compile(r"[a-z0-9._*-]{1,253}")
 _LONGEST_DOMAIN = 2048
 _URL = re.compile(r"[!-\[\]-~]{1,2048}")  # ASCII without blanks and backslash
+# Blocks that ask for nothing themselves.
+_PLAIN_BLOCKS = fields.BLOCKS - fields.COUNTED - fields.CHANGES
+_KNOWN_TOOL_KEYS = fields.TOOL_KEYS | fields.TOOL_OPTIONS
+
+Where = tuple[str | int, ...]
+"""The place of a value in the body; made into words only for a refusal."""
+
+
+def check_body(body: Buffer, detail: Detail, *, max_tokens_needed: bool) -> Asked:
+    """Return what `body` asks for; raises Refusal (400)."""
+    check = BodyCheck(detail)
+    check.run(parse(body), max_tokens_needed=max_tokens_needed)
+    return Asked(
+        tuple(check.models), check.max_output_tokens, check.stream, check.images, check.documents
+    )
 
 
 @dataclass(slots=True)
@@ -60,31 +59,34 @@ class BodyCheck:
 
     def run(self, body: dict[str, Any], *, max_tokens_needed: bool) -> None:
         """Check everything; raises Refusal (400) naming the field."""
-        refuse_lookalikes(body, _KNOWN)
-        self._model(body.get("model"), "model")
-        self._unknown_structures(body)
-        self._thread_and_state(body)
-        self._gated(body)
+        if not fields.KNOWN.issuperset(body):
+            refuse_lookalikes(body, fields.KNOWN)
+        self._model(body.get("model"), ("model",))
+        self._structures(body)
+        if not fields.ASIDE.isdisjoint(body):
+            self._aside(body)
         self._output(body, needed=max_tokens_needed)
-        self._fallbacks(body.get("fallbacks"))
         for index, tool in enumerate(_items(body.get("tools"), "tools")):
-            self._tool(tool, f"tools[{index}]")
+            self._tool(tool, ("tools", index))
         for index, server in enumerate(_items(body.get("mcp_servers"), "mcp_servers")):
-            self._url(server.get("url"), f"mcp_servers[{index}].url")
-        self._blocks(body.get("system"), "system")
+            self._url(server.get("url"), ("mcp_servers", index, "url"))
+        self._blocks(body.get("system"), ("system",))
         for index, message in enumerate(_items(body.get("messages"), "messages")):
-            self._blocks(message.get("content"), f"messages[{index}].content")
+            content = message.get("content")
+            if type(content) is not str:
+                self._blocks(content, ("messages", index, "content"))
 
     # -- the top level
 
-    def _unknown_structures(self, body: dict[str, Any]) -> None:
+    def _structures(self, body: dict[str, Any]) -> None:
         for name, value in body.items():
-            if name not in _STRUCTURES and isinstance(value, dict | list):
-                if name in _SCALARS:
+            kind = type(value)
+            if (kind is dict or kind is list) and name not in fields.STRUCTURES:
+                if name in fields.SCALARS:
                     raise _invalid(name, f"{name} must not be an object or a list")
-                self._need(name, _shown(name))
+                self._need(name, (_shown(name),))
 
-    def _thread_and_state(self, body: dict[str, Any]) -> None:
+    def _aside(self, body: dict[str, Any]) -> None:
         if body.get("thread") is not None:
             # The SDK's tool runner reads the code and sends the full history by itself.
             raise Refusal(
@@ -97,30 +99,31 @@ class BodyCheck:
             )
         diagnostics = body.get("diagnostics")
         if isinstance(diagnostics, dict) and diagnostics.get("previous_message_id") is not None:
-            self._need("diagnostics", "diagnostics.previous_message_id")
-
-    def _gated(self, body: dict[str, Any]) -> None:
-        for name in _TOP["gated"]:
+            self._need("diagnostics", ("diagnostics", "previous_message_id"))
+        for name in fields.GATED:
             # An empty list asks for nothing; some clients always send the key.
             if body.get(name) not in (None, []):
-                self._need(name, name)
-        for name, allowed in _TOP["values"].items():
+                self._need(name, (name,))
+        for name, allowed in fields.VALUES.items():
             _check_value(body.get(name), allowed, name)
+        self._thinking(body.get("thinking"), "thinking")
+        self._fallbacks(body.get("fallbacks"))
 
     def _output(self, body: dict[str, Any], *, needed: bool) -> None:
-        if needed or body.get("max_tokens") is not None:
-            self._max_tokens(body.get("max_tokens"), "max_tokens")
+        limit = body.get("max_tokens")
+        if needed or limit is not None:
+            self._max_tokens(limit, ("max_tokens",))
         stream = body.get("stream")
         if stream is not None and type(stream) is not bool:
             raise _invalid("stream", "stream must be true or false")
-        self.stream = bool(stream)
-        self._thinking(body.get("thinking"), "thinking")
+        self.stream = stream is True
 
-    def _max_tokens(self, value: object, where: str) -> None:
+    def _max_tokens(self, value: object, where: Where) -> None:
         cap = min(self.detail.max_output_tokens or MAX_OUTPUT_TOKENS, MAX_OUTPUT_TOKENS)
         # type() and not isinstance(): true is an int in Python (attack row 39).
         if type(value) is not int or not 1 <= value <= cap:
-            raise _invalid(where, f"{where} must be a whole number from 1 to {cap} here")
+            place = _words(where)
+            raise _invalid(place, f"{place} must be a whole number from 1 to {cap} here")
         self.max_output_tokens = max(value, self.max_output_tokens or 0)
 
     def _thinking(self, value: object, where: str) -> None:
@@ -141,54 +144,64 @@ class BodyCheck:
         if isinstance(value, str):
             raise _not_allowed("fallbacks", 'fallbacks must list models; "default" names none')
         for index, item in enumerate(_items(value, "fallbacks")):
-            where = f"fallbacks[{index}]"
-            refuse_lookalikes(item, _FALLBACK_KEYS, f"{where}.")
-            self._model(item.get("model"), f"{where}.model")
+            place = f"fallbacks[{index}]"
+            refuse_lookalikes(item, fields.FALLBACK_KEYS, f"{place}.")
+            self._model(item.get("model"), ("fallbacks", index, "model"))
             if item.get("max_tokens") is not None:
-                self._max_tokens(item["max_tokens"], f"{where}.max_tokens")
-            _check_value(item.get("speed"), _TOP["values"]["speed"], f"{where}.speed")
-            self._thinking(item.get("thinking"), f"{where}.thinking")
+                self._max_tokens(item["max_tokens"], ("fallbacks", index, "max_tokens"))
+            _check_value(item.get("speed"), fields.VALUES["speed"], f"{place}.speed")
+            self._thinking(item.get("thinking"), f"{place}.thinking")
 
     # -- models
 
-    def _model(self, value: object, where: str) -> None:
+    def _model(self, value: object, where: Where) -> None:
         if not isinstance(value, str) or not _MODEL.fullmatch(value):
-            raise _invalid(where, f"{where} must be the name of a model")
+            place = _words(where)
+            raise _invalid(place, f"{place} must be the name of a model")
         if not self.detail.allows_model(value):
-            of = "" if where == "model" else f" ({where})"
+            place = _words(where)
+            of = "" if place == "model" else f" ({place})"
             raise refuse(
                 Code.MODEL_NOT_ALLOWED,
                 f"model {value}{of} is not allowed for this sandbox",
                 hint=f"allowed: {', '.join(self.detail.models)}",
-                field=where,
+                field=place,
             )
         if value not in self.models:
+            if len(self.models) == MAX_MODELS:
+                place = _words(where)
+                raise _invalid(place, f"{place} is one model too many; {MAX_MODELS} may be named")
             self.models.append(value)
 
     # -- tools
 
-    def _tool(self, tool: dict[str, Any], where: str) -> None:
-        refuse_lookalikes(tool, _TOOL_KEYS, f"{where}.")
+    def _tool(self, tool: dict[str, Any], where: Where) -> None:
+        if not _KNOWN_TOOL_KEYS.issuperset(tool):
+            refuse_lookalikes(tool, fields.TOOL_KEYS, f"{_words(where)}.")
         kind = tool.get("type")
         if kind is None:
             return
+        place = f"{_words(where)}.type"
         if not isinstance(kind, str):
-            raise _invalid(f"{where}.type", f"{where}.type must be text")
+            raise _invalid(place, f"{place} must be text")
         match = _DATED.fullmatch(kind)
         base = match[1] if match else kind
-        if base in _CLIENT_TOOLS:
+        if base in fields.CLIENT_TOOLS:
             return
-        if base in _FEE_TOOLS:
+        if base in fields.FEE_TOOLS:
             raise _not_allowed(
-                f"{where}.type",
+                place,
                 f"tool type {_shown(kind)} is not allowed: the provider takes a fee for each use,"
                 " which cannot be priced here yet",
             )
-        self._need(_SERVER_TOOLS.get(base, base), f"{where}.type", f"tool type {_shown(kind)}")
+        feature = fields.SERVER_TOOLS.get(base, base)
+        self._need(feature, (*where, "type"), f"tool type {_shown(kind)}")
         if base == "advisor":
-            self._model(tool.get("model"), f"{where}.model")
-        if base in _EGRESS_TOOLS:
-            self._egress_tool(tool, where)
+            self._model(tool.get("model"), (*where, "model"))
+            if tool.get("max_tokens") is not None:
+                self._max_tokens(tool["max_tokens"], (*where, "max_tokens"))
+        if base in fields.EGRESS_TOOLS:
+            self._egress_tool(tool, _words(where))
 
     def _egress_tool(self, tool: dict[str, Any], where: str) -> None:
         """A server tool reaches out for the sandbox: only to named domains, only so often."""
@@ -211,70 +224,90 @@ class BodyCheck:
 
     # -- content
 
-    def _blocks(self, value: object, where: str) -> None:
+    def _blocks(self, value: object, where: Where) -> None:
         if isinstance(value, list):
             for index, block in enumerate(value):
-                self._block(block, f"{where}[{index}]")
+                # Most blocks of a conversation end here: a known kind that holds nothing else.
+                if (
+                    type(block) is dict
+                    and type(kind := block.get("type")) is str
+                    and kind in _PLAIN_BLOCKS
+                    and fields.NESTING.isdisjoint(block)
+                ):
+                    continue
+                self._block(block, (*where, index))
         elif isinstance(value, dict):
             self._block(value, where)
 
-    def _block(self, block: object, where: str) -> None:
+    def _block(self, block: object, where: Where) -> None:
         if not isinstance(block, dict):
-            raise _invalid(where, f"{where} must be an object")
+            place = _words(where)
+            raise _invalid(place, f"{place} must be an object")
         kind = block.get("type")
         if not isinstance(kind, str):
-            raise _invalid(f"{where}.type", f"{where}.type must be text")
-        if kind not in _BLOCKS:
-            self._need(_GATED_KINDS.get(kind, kind), f"{where}.type", f"block type {_shown(kind)}")
+            place = f"{_words(where)}.type"
+            raise _invalid(place, f"{place} must be text")
+        if kind not in fields.BLOCKS:
+            self._need_kind(kind, where, "block")
         if kind == "image":
             self.images += 1
         elif kind == "document":
             self.documents += 1
         source = block.get("source")
         if isinstance(source, dict):
-            self._source(source, f"{where}.source")
-        if kind == "tool_addition" or kind == "tool_removal":
-            self._tool_change(block.get("tool"), f"{where}.tool")
+            self._source(source, (*where, "source"))
+        if kind in fields.CHANGES:
+            self._tool_change(block.get("tool"), (*where, "tool"))
         # Results nest blocks; `input` of a tool use is the tool's own data and is not read.
-        self._blocks(block.get("content"), f"{where}.content")
+        self._blocks(block.get("content"), (*where, "content"))
+        # A compaction keeps the tools that were introduced in what it replaces.
+        self._blocks(block.get("tool_changes"), (*where, "tool_changes"))
 
-    def _source(self, source: dict[str, Any], where: str) -> None:
+    def _source(self, source: dict[str, Any], where: Where) -> None:
         kind = source.get("type")
         if not isinstance(kind, str):
-            raise _invalid(f"{where}.type", f"{where}.type must be text")
-        if kind not in _SOURCES:
-            self._need(_GATED_KINDS.get(kind, kind), f"{where}.type", f"source type {_shown(kind)}")
+            place = f"{_words(where)}.type"
+            raise _invalid(place, f"{place} must be text")
+        if kind not in fields.SOURCES:
+            self._need_kind(kind, where, "source")
         if kind == "url":
-            self._url(source.get("url"), f"{where}.url")
-        self._blocks(source.get("content"), f"{where}.content")
+            self._url(source.get("url"), (*where, "url"))
+        self._blocks(source.get("content"), (*where, "content"))
 
-    def _tool_change(self, tool: object, where: str) -> None:
+    def _tool_change(self, tool: object, where: Where) -> None:
         """Tools may be introduced in the middle of a conversation too."""
+        place = _words(where)
         if not isinstance(tool, dict):
-            raise _invalid(where, f"{where} must be an object")
+            raise _invalid(place, f"{place} must be an object")
         if tool.get("type") == "tool_definition" and isinstance(tool.get("definition"), dict):
-            self._tool(tool["definition"], f"{where}.definition")
-        elif tool.get("type") not in _REFERENCES:
-            raise _invalid(f"{where}.type", f"{where}.type must be a known kind of tool reference")
+            self._tool(tool["definition"], (*where, "definition"))
+        elif tool.get("type") not in fields.REFERENCES:
+            raise _invalid(f"{place}.type", f"{place}.type must be a known kind of tool reference")
 
     # -- what the scope allows
 
-    def _need(self, feature: str, where: str, what: str = "") -> None:
+    def _need_kind(self, kind: str, where: Where, noun: str) -> None:
+        feature = fields.GATED_KINDS.get(kind, kind)
+        self._need(feature, (*where, "type"), f"{noun} type {_shown(kind)}")
+
+    def _need(self, feature: str, where: Where, what: str = "") -> None:
         """Refuse unless the scope names `feature`."""
         if feature in self.detail.features:
             return
+        place = _words(where)
         raise _not_allowed(
-            where,
-            f"{what or where} is not allowed for this sandbox"
-            + (f" ({where})" if what else "")
+            place,
+            f"{what or place} is not allowed for this sandbox"
+            + (f" ({place})" if what else "")
             + f'; it needs the feature "{_shown(feature)}" in the profile',
         )
 
-    def _url(self, value: object, where: str) -> None:
+    def _url(self, value: object, where: Where) -> None:
         if not self._url_allowed(value):
+            place = _words(where)
             raise _not_allowed(
-                where,
-                f"{where} must be an https URL within the domains of this sandbox:"
+                place,
+                f"{place} must be an https URL within the domains of this sandbox:"
                 f" {self._domains()}",
             )
 
@@ -302,16 +335,24 @@ class BodyCheck:
         return ", ".join(self.detail.allowed_domains) or "none are listed"
 
 
-def _items(value: object, where: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a list; an absent list is empty."""
+def _items(value: object, where: str) -> list[dict[str, Any]]:
+    """Return the objects of a list; an absent list is empty."""
     if value is None:
-        return
+        return []
     if not isinstance(value, list):
         raise _invalid(where, f"{where} must be a list")
     for index, item in enumerate(value):
-        if not isinstance(item, dict):
+        if type(item) is not dict:
             raise _invalid(f"{where}[{index}]", f"{where}[{index}] must be an object")
-        yield item
+    return value
+
+
+def _words(where: Where) -> str:
+    """Return a place as people write it: `messages[3].content[0].source`."""
+    first, *steps = where
+    return f"{first}" + "".join(
+        f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps
+    )
 
 
 def _shown(name: str) -> str:

@@ -1,7 +1,7 @@
 """The transport: one HTTP request to an upstream and its raw answer.
 
 Place in the flow: `upstream` builds the request, `relay` takes the answer's bytes. This file
-holds the values and the seam; `transport.aio` is the client behind it. A transport adds nothing
+holds the values and the seam; `transport.pool` is the client behind it. A transport adds nothing
 (no headers beyond host and framing, no cookies), follows nothing, decodes nothing.
 """
 
@@ -66,10 +66,12 @@ class Answer(Protocol):
         """The header fields in the order they came."""
         ...
 
-    async def read(self) -> bytes:
+    async def read(self, within: float | None = None) -> bytes | None:
         """Return the next bytes of the body, undecoded, as soon as there are any; b"" at its end.
 
-        The upstream is held back while nobody reads. Raises UpstreamBroken.
+        None, and nothing else changed, when `within` seconds passed with nothing to read; the
+        limit between bytes runs on across such reads. The upstream is held back while nobody
+        reads. Raises UpstreamBroken.
         """
         ...
 

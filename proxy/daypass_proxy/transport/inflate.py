@@ -7,6 +7,8 @@ so that a bomb (attacks row 16) costs nothing. A coding we cannot look into is r
 
 import zlib
 
+from daypass_proxy.exchange import HeaderPairs
+
 _GZIP = 16 + zlib.MAX_WBITS
 _CAP = 64 * 1024 * 1024
 _RATIO = 100
@@ -80,3 +82,12 @@ def inflate(coding: str, body: bytes) -> bytes | None:
         return None
     plain = inflater.feed(body)
     return None if inflater.blind else plain
+
+
+def coding_of(headers: HeaderPairs) -> str:
+    """Return the content coding, "" for none; several lines are one list (RFC 9110 §5.3)."""
+    said = [value for name, value in headers if name == b"content-encoding"]
+    if not said:
+        return ""
+    coding = b", ".join(said).decode("latin-1").strip().lower()
+    return "" if coding == "identity" else coding

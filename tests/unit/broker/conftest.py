@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.clock import FakeClock
-from tests.unit.broker.desk import Desk
+from tests.unit.broker.desk import Desk, make_desk_template
 from tests.unit.broker.rig import Rig, make_template
 
 
@@ -30,9 +30,15 @@ def rig(tmp_path: Path, issuing_template: Path, clock: FakeClock) -> Iterator[Ri
     made.close()
 
 
+@pytest.fixture(scope="session")
+def desk_template(tmp_path_factory: pytest.TempPathFactory, issuing_template: Path) -> Path:
+    """The same with a policy applied and credentials handed out, to be copied."""
+    return make_desk_template(tmp_path_factory.mktemp("desk"), issuing_template)
+
+
 @pytest.fixture
-def desk(tmp_path: Path, issuing_template: Path) -> Iterator[Desk]:
+def desk(tmp_path: Path, desk_template: Path) -> Iterator[Desk]:
     """A broker's admin listener over its own database."""
-    made = Desk(tmp_path, issuing_template)
+    made = Desk(tmp_path, desk_template)
     yield made
     made.close()

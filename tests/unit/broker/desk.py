@@ -122,6 +122,25 @@ class Store:
         return [row.tag for row in self.rows(schema.audit, **equal)]
 
 
+_CREDENTIALS = "credentials.json"
+
+
+def make_desk_template(folder: Path, template: Path) -> Path:
+    """Furnish a copy of `template` in `folder` with policy and credentials, once for all desks."""
+    shutil.copytree(template, folder, dirs_exist_ok=True)
+    store = Store(make_settings(folder).database_url)
+    store.apply()
+    made = {
+        "admin": store.credential(),
+        "acme": store.credential(Role.ORCHESTRATOR, "acme-ci"),
+        "globex": store.credential(Role.ORCHESTRATOR, "globex-ci"),
+    }
+    store.close()
+    texts = {name: issued.text for name, issued in made.items()}
+    (folder / _CREDENTIALS).write_text(json.dumps(texts), encoding="utf-8")
+    return folder
+
+
 class Desk(Store):
     """The admin listener over such a store, with an admin and an orchestrator of each tenant."""
 
@@ -129,7 +148,8 @@ class Desk(Store):
         shutil.copytree(template, folder, dirs_exist_ok=True)
         self.settings: Settings = replace(make_settings(folder), **cast(Any, settings))
         super().__init__(self.settings.database_url)
-        self.apply()
+        texts = json.loads((folder / _CREDENTIALS).read_text(encoding="utf-8"))
+        self.admin, self.acme, self.globex = texts["admin"], texts["acme"], texts["globex"]
         clock = SystemClock()
         self.keys = KeyRing.load(self.engine, self.settings.keys_dir, new_id)
         self.services = Services(
@@ -140,9 +160,6 @@ class Desk(Store):
             keys=self.keys,
             new_id=new_id,
         )
-        self.admin = self.credential().text
-        self.acme = self.credential(Role.ORCHESTRATOR, "acme-ci").text
-        self.globex = self.credential(Role.ORCHESTRATOR, "globex-ci").text
         self.serve(self.services)
 
     def serve(self, services: Services) -> None:

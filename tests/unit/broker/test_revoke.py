@@ -188,7 +188,7 @@ def test_a_row_outlives_what_it_ends(desk: Desk) -> None:
 
 
 def test_rows_that_end_nothing_any_more_are_pruned(desk: Desk) -> None:
-    """The next revocation removes rows past their end, but no row of a key that is known."""
+    """B22: the next revocation removes rows past their end, but no row of a key that is known."""
     row = make(desk)
     kid = desk.rows(schema.signing_key)[0].kid
     old = {order(desk, "tenant", "acme").row.id, order(desk, "jti", token_of(desk, row)).row.id}

@@ -3,13 +3,26 @@
 import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from daypass_core.log import configure, event, failed, get_logger, request_id
+from daypass_core.log import (
+    Line,
+    LineHandler,
+    configure,
+    dropped_lines,
+    event,
+    failed,
+    flush,
+    get_logger,
+    request_id,
+    tell,
+)
 from daypass_core.secret import Secret
 from tests.support import access_token, signing_key
 
@@ -179,3 +192,150 @@ def test_an_error_that_was_never_raised_has_no_place(stream: io.StringIO) -> Non
     """Without a traceback there is no place to name."""
     failed(log, "request_failed", KeyError("x"))
     assert lines(stream)[0]["where"] == ""
+
+
+# -- closing lines
+
+
+class Closed(Line, tag="call_closed", kw_only=True):
+    """A closing line."""
+
+    OURS: ClassVar[frozenset[str]] = Line.OURS | {"tenant"}
+
+    model: str
+    tenant: str = ""
+    cost: int | None = None
+    more: object = None
+
+
+class File:
+    """The one handler of the root logger, writing to a file as it would to standard error."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        self.handler = LineHandler("proxy", self.descriptor)
+
+    def tell(self, line: Line) -> None:
+        """Tell a line by the direct way, which is taken while nobody else listens."""
+        logging.getLogger().handlers[:] = [self.handler]
+        tell(log, line)
+
+    @property
+    def text(self) -> str:
+        """Everything that was logged, once it is written."""
+        flush()
+        return self.path.read_text("ascii")
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The same, decoded."""
+        return [json.loads(line) for line in self.text.splitlines()]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[File]:
+    """Log into a file, and put the root logger back afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    file = File(tmp_path / "log")
+    root.handlers[:] = [file.handler]
+    root.setLevel(logging.INFO)
+    yield file
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    file.handler.close()
+    os.close(file.descriptor)
+
+
+def test_a_closing_line_is_as_an_event(file: File, stream: io.StringIO) -> None:
+    """`tell` writes the line that `event` would have, field by field and in the same form."""
+    line = Closed(request_id="req_1", model="claude", cost=0, more={"a": None})
+    tell(log, line)  # a handler of another kind: by way of a record
+    logging.getLogger().handlers[:] = [file.handler]
+    tell(log, line)
+    (by_record,) = lines(stream)
+    (direct,) = file.lines
+    assert by_record.pop("ts")[:10] == direct.pop("ts")[:10]
+    assert direct == by_record == {
+        "level": "info", "service": "proxy", "event": "call_closed", "request_id": "req_1",
+        "model": "claude", "cost": 0, "more": {"a": None},
+    }  # fmt: skip
+    assert list(direct)[:3] == ["level", "service", "event"]
+
+
+def test_closing_lines_and_events_keep_their_order(file: File) -> None:
+    """Whatever the way a line takes, it stands behind the one said before it."""
+    for number in range(50):
+        file.tell(Closed(request_id=f"req_{number}", model="m"))
+        event(log, "between", level=(logging.INFO, logging.ERROR)[number % 2], number=number)
+    found = [line.get("request_id") or f"req_{line['number']}" for line in file.lines]
+    assert found == [f"req_{number}" for number in range(50) for _ in range(2)]
+    assert dropped_lines() == 0
+
+
+def test_the_time_of_a_closing_line(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moment is told in UTC to the millisecond, also when the second changes."""
+    for moment in (1_800_000_000.0, 1_800_000_000.0129, 1_800_000_001.999):
+        monkeypatch.setattr("time.time", lambda moment=moment: moment)
+        file.tell(Closed(request_id="req_1", model="m"))
+    assert [line["ts"] for line in file.lines] == [
+        "2027-01-15T08:00:00.000+00:00",
+        "2027-01-15T08:00:00.012+00:00",
+        "2027-01-15T08:00:01.999+00:00",
+    ]
+
+
+@pytest.mark.parametrize("where", ["model", "more"])
+@pytest.mark.parametrize("text", [TOKEN, "sk-ant-api03-abcdefghijklmnop", "dpo_x_abcdefghijklmnop"])
+def test_closing_lines_are_blotted(file: File, where: str, text: str) -> None:
+    """Foreign text in a closing line, plain or nested, is looked through as everywhere."""
+    value: Any = {"deep": [text]} if where == "more" else text
+    file.tell(Closed(**{"request_id": "req_1", "model": "m", where: value}))
+    assert text[10:] not in file.text
+    assert "***" in file.text
+
+
+def test_a_secret_in_a_closing_line(file: File) -> None:
+    """A secret prints as stars here too."""
+    file.tell(Closed(request_id="req_1", model="m", more=[Secret("hunter2-hunter2")]))
+    assert file.lines[0]["more"] == ["***"]
+
+
+@pytest.mark.parametrize("model", ["m\r\n{}\x1b[31m", "m\x7f", "m\x9b\u2028\u202e", "m\x7f\u202e"])
+def test_closing_lines_are_ascii(file: File, model: str) -> None:
+    """Control characters and odd Unicode cannot forge or colour a closing line (row 45)."""
+    file.tell(Closed(request_id="req_1", model=model))
+    assert all(" " <= character != "\x7f" for character in file.text[:-1])
+    assert file.lines[0]["model"] == model
+
+
+def test_level_of_closing_lines(file: File) -> None:
+    """A service that logs warnings only writes no closing lines."""
+    logging.getLogger().setLevel(logging.WARNING)
+    file.tell(Closed(request_id="req_1", model="m"))
+    assert file.text == ""
+
+
+def test_standard_error_of_a_process_is_buffered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service writes through the buffer, and what the last configuration holds comes first."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    out, into = os.pipe()
+    with os.fdopen(into, "w") as mine, os.fdopen(out) as theirs:
+        monkeypatch.setattr(sys, "stderr", mine)
+        monkeypatch.setattr(sys, "__stderr__", mine)
+        configure("proxy")
+        event(log, "first")
+        configure("broker")
+        event(log, "second")
+        for handler in root.handlers:
+            handler.close()
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        logging.captureWarnings(False)
+        mine.close()
+        found = [json.loads(line) for line in theirs]
+    assert [(line["service"], line["event"]) for line in found] == [
+        ("proxy", "first"), ("broker", "second"),
+    ]  # fmt: skip

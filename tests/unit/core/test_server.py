@@ -1,7 +1,6 @@
 """Serving: several listeners, draining, forcing, failing to start."""
 
 import asyncio
-import contextlib
 import os
 import resource
 import signal
@@ -12,6 +11,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "s.sock")
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def serving(*listeners: Listener, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
     """Serve in this loop until the block ends or the test has stopped it itself."""
     started = asyncio.Event()
@@ -172,29 +172,32 @@ async def test_first_signal_drains(path: str, number: signal.Signals) -> None:
 
 async def test_drain_is_bounded(path: str) -> None:
     """A request that does not end within the bound is cancelled, and unwinds in full."""
-    app = App()
-    async with serving(Listener(app, Listen(path=path)), drain_seconds=0.2) as task:
-        held = asyncio.create_task(get(path, "/hold"))
-        await app.holding.wait()
-        stop()
-        await asyncio.wait_for(task, 5)
-        await held
+    async with stopped_while_holding(path, drain_seconds=0.2) as app:
+        pass
     assert app.ended == ["cancelled"]
     assert app.lifespan == ["startup", "shutdown"]
 
 
 async def test_second_signal_forces(path: str) -> None:
     """A second signal does not wait for requests in flight."""
+    async with stopped_while_holding(path, drain_seconds=60) as app:
+        await aeventually(lambda: refused(path))
+        stop(signal.SIGINT)
+    assert app.ended == ["cancelled"]
+
+
+@asynccontextmanager
+async def stopped_while_holding(path: str, drain_seconds: float) -> AsyncIterator[App]:
+    """Stop a server while a request is held; after the block, wait for the server's end."""
     app = App()
-    async with serving(Listener(app, Listen(path=path)), drain_seconds=60) as task:
+    listener = Listener(app, Listen(path=path))
+    async with serving(listener, drain_seconds=drain_seconds) as task:
         held = asyncio.create_task(get(path, "/hold"))
         await app.holding.wait()
         stop()
-        await aeventually(lambda: refused(path))
-        stop(signal.SIGINT)
+        yield app
         await asyncio.wait_for(task, 5)
         await held
-    assert app.ended == ["cancelled"]
 
 
 async def refused(path: str) -> bool:

@@ -1,6 +1,7 @@
 """Admission: who gets in, with what hold, and that whoever got in is settled on the way out."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,8 @@ from daypass_proxy.estimate import ceiling
 from daypass_proxy.ledger import LedgerRefused, Outcome
 from daypass_proxy.price import PriceTable
 from daypass_proxy.providers import Call
-from daypass_proxy.streams import CallCut, CutReason
+from daypass_proxy.services import Services
+from daypass_proxy.streams import CallCut, CutReason, LiveCalls
 from daypass_proxy.transport import UpstreamRequest
 from tests.fakes.call import MODEL, make_call
 from tests.fakes.clock import FakeClock
@@ -156,14 +158,13 @@ async def test_unbilled_endpoint() -> None:
     assert ledger.settlements == []
 
 
-async def wait_admitted(proxy: Proxy, *, longest: float | None = None) -> None:
+async def wait_admitted(services: Services, *, cut_stale: bool = False) -> None:
     """Wait inside an admission until something cuts the call."""
-    services = proxy.services
-    async with admit(make_call(), make_claims(), "req_1", services, longest=longest) as attempt:
+    async with admit(make_call(), make_claims(), "req_1", services) as attempt:
         attempt.request = UpstreamRequest("POST", "http://up", (), b"{}", sent=True)
-        if longest is None:
+        if cut_stale:
             asyncio.get_running_loop().call_soon(services.live_calls.cut_stale)
-        async with attempt.live.interruptible():
+        with attempt.live.interruptible():
             await asyncio.Event().wait()
 
 
@@ -171,7 +172,7 @@ async def test_cut_is_noted() -> None:
     """A cut that leaves the block is booked under its reason."""
     ledger = FakeLedger()
     with pytest.raises(CallCut):
-        await wait_admitted(Proxy(ledger=ledger))
+        await wait_admitted(Proxy(ledger=ledger).services, cut_stale=True)
     assert ledger.settlement.outcome is Outcome.CUT_STALE
     assert ledger.settlement.estimated
 
@@ -196,7 +197,8 @@ async def test_cancelled_from_outside() -> None:
 async def test_longest_call() -> None:
     """The longest-call setting cuts a call that is still open."""
     ledger = FakeLedger()
+    services = replace(Proxy(ledger=ledger).services, live_calls=LiveCalls(longest=0.0))
     with pytest.raises(CallCut) as caught:
-        await wait_admitted(Proxy(ledger=ledger), longest=0.0)
+        await wait_admitted(services)
     assert caught.value.reason is CutReason.TOO_LONG
     assert ledger.settlement.outcome is Outcome.CUT_TOO_LONG

@@ -10,7 +10,7 @@ from daypass_core.problem import Code, Problem
 from daypass_proxy.edge import find_route
 from daypass_proxy.exchange import HeaderPairs
 from daypass_proxy.providers.anthropic import Anthropic, headers_up, without_oauth
-from tests.fakes.anthropic import JSON, PLAIN, detail, read, refused
+from tests.fakes.anthropic import JSON, PLAIN, detail, read, read_now, refused
 from tests.fakes.asgi import make_exchange
 
 # -- the way up
@@ -130,7 +130,7 @@ def test_upstream_paths_are_a_closed_set(path: bytes, query: bytes) -> None:
     endpoint = "messages" if path == b"/v1/messages" else "count_tokens"
     body = json.dumps(PLAIN).encode()
     exchange, _ = make_exchange(path=path, query=query, headers=[JSON], body=body)
-    call = Anthropic().read(exchange, endpoint, body, detail())
+    call = read_now(exchange, endpoint, body, detail())
     assert call.upstream_path in (b"/v1/messages", b"/v1/messages/count_tokens")
     assert call.query == query
 

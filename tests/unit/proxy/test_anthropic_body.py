@@ -7,7 +7,7 @@ import pytest
 
 from daypass_core.problem import Code, Refusal
 from daypass_proxy.providers.anthropic import Anthropic
-from tests.fakes.anthropic import JSON, PLAIN, SONNET, detail, read, refused, user
+from tests.fakes.anthropic import JSON, PLAIN, SONNET, detail, read, read_now, refused, user
 from tests.fakes.asgi import make_exchange
 
 # -- what a Call says
@@ -17,7 +17,7 @@ def test_plain_call() -> None:
     """A plain request becomes a Call with our path and its own bytes."""
     body = json.dumps(PLAIN, indent=1).encode()
     exchange, _ = make_exchange(headers=[JSON], body=body)
-    call = Anthropic().read(exchange, "messages", body, detail())
+    call = read_now(exchange, "messages", body, detail())
     assert call.upstream_path == b"/v1/messages"
     assert call.body is body
     assert (call.model, call.models) == (SONNET, (SONNET,))
@@ -160,7 +160,7 @@ def test_escaped_model_is_the_decoded_one() -> None:
     body = json.dumps(PLAIN).replace("sonnet", "\\u006fpus").encode()
     exchange, _ = make_exchange(headers=[JSON], body=body)
     with pytest.raises(Refusal, match="claude-opus"):
-        Anthropic().read(exchange, "messages", body, detail())
+        read_now(exchange, "messages", body, detail())
 
 
 def test_missing_model() -> None:
@@ -234,7 +234,7 @@ def test_max_tokens_without_a_cap() -> None:
     body = json.dumps(PLAIN).replace("64", "1e9").encode()
     exchange, _ = make_exchange(headers=[JSON], body=body)
     with pytest.raises(Refusal):
-        Anthropic().read(exchange, "messages", body, detail())
+        read_now(exchange, "messages", body, detail())
 
 
 def test_fallback_max_tokens() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from daypass_core.problem import Code
 from daypass_proxy.providers.anthropic import Anthropic
-from daypass_proxy.providers.anthropic_body import FIELDS
+from daypass_proxy.providers.anthropic_fields import FIELDS
 from tests.fakes.anthropic import SONNET, detail, read, refused, user
 
 
@@ -241,3 +241,29 @@ def test_field_sets_do_not_overlap() -> None:
     tools = FIELDS["tools"]
     assert not set(tools["client"]) & set(tools["server"])
     assert not set(tools["fees"]) & {*tools["client"], *tools["server"], *tools["egress"]}
+
+
+def added(definition: dict[str, Any]) -> dict[str, Any]:
+    """A block that introduces a tool in the middle of a conversation."""
+    return {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}}
+
+
+def test_tools_that_a_compaction_keeps_are_looked_at() -> None:
+    """Rows 32, 34: what was introduced before a compaction is checked like any other tool."""
+    kept = {"type": "compaction", "content": None, "tool_changes": [added({"name": "mine"})]}
+    assert read(user(kept))
+    kept["tool_changes"] = [added({"type": "web_search_20250305"})]
+    assert "cannot be priced" in refused(user(kept)).title
+    kept["tool_changes"] = [added({"type": "advisor_20260301", "model": "claude-opus-5-5"})]
+    problem = refused(user(kept), detail("advisor"))
+    assert problem.code is Code.MODEL_NOT_ALLOWED
+    assert problem.field == "messages[0].content[0].tool_changes[0].tool.definition.model"
+
+
+def test_an_advisor_has_the_cap_of_the_scope() -> None:
+    """Row 39: an advisor's own limit is a whole number within the cap, like any other."""
+    tool = {"type": "advisor_20260301", "name": "advisor", "model": SONNET}
+    for value in (101, True, 1.5, 0):
+        problem = refused({"tools": [tool | {"max_tokens": value}]}, detail("advisor", cap=100))
+        assert problem.field == "tools[0].max_tokens"
+    assert read({"tools": [tool | {"max_tokens": 100}]}, detail("advisor", cap=100))

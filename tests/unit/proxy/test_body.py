@@ -1,15 +1,30 @@
 """Strict JSON: accepted exactly when there is one way to read it."""
 
 import json
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daypass_core.problem import Refusal
 from daypass_proxy import body as body_module
-from daypass_proxy.body import MAX_DEPTH, MAX_KEYS, check_media, parse, refuse_lookalikes
+from daypass_proxy.body import (
+    FEW_COMMAS,
+    MAX_DEPTH,
+    MAX_KEYS,
+    MEDIUM,
+    SMALL,
+    check_media,
+    is_quick,
+    parse,
+    refuse_lookalikes,
+)
+from daypass_proxy.body_spool import SPOOL_ABOVE
 from tests.fakes.asgi import make_exchange
 
 
@@ -125,6 +140,112 @@ def test_accepts_what_the_strict_reference_accepts(data: bytes) -> None:
         assert parse(data) == expected
 
 
+STYLES: list[dict[str, Any]] = [
+    {"separators": (",", ":"), "ensure_ascii": False},
+    {"separators": (",", ":")},
+    {},
+    {"ensure_ascii": False},
+    {"indent": 1},
+    {"separators": (" , ", " : ")},
+]
+
+
+@st.composite
+def with_a_duplicate(draw: st.DrawFn) -> bytes:
+    """Write a document in which one object, at any depth, has one of its keys twice."""
+    inner = draw(DOCUMENTS)
+    key = draw(st.text(max_size=4))
+    twin = draw(
+        st.sampled_from([json.dumps(key), escaped(key), json.dumps(key, ensure_ascii=False)])
+    )
+    mark = "\u2603mark"
+    document: Any = {key: inner, mark: draw(DOCUMENTS)}
+    for _ in range(draw(st.integers(0, 4))):
+        document = draw(
+            st.sampled_from([{"x": document, "y": 1}, [1, document], {"m": [document]}])
+        )
+    text = json.dumps({"model": "m", "b": document}, **draw(st.sampled_from(STYLES)))
+    written = json.dumps(mark) if json.dumps(mark) in text else f'"{mark}"'
+    return text.replace(written, twin).encode("utf-8", "surrogatepass")
+
+
+def escaped(key: str) -> str:
+    """Spell every letter of a key with \\u."""
+    units = key.encode("utf-16-be", "surrogatepass")
+    pairs = [units[i : i + 2].hex() for i in range(0, len(units), 2)]
+    return '"' + "".join(f"\\u{pair}" for pair in pairs) + '"'
+
+
+@settings(max_examples=120, deadline=None)
+@given(with_a_duplicate(), st.booleans())
+def test_a_duplicate_anywhere_is_refused(data: bytes, in_a_worker: bool) -> None:
+    """Row 31: a key that occurs twice in its object, in whatever spelling or depth, is refused."""
+    with pytest.raises(Refusal, match="repeats"), as_found(data, in_a_worker) as body:
+        parse(body)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.dictionaries(st.text(max_size=4), DOCUMENTS, max_size=4),
+    st.sampled_from(STYLES),
+    st.booleans(),
+)
+def test_what_is_accepted_means_the_same_to_others(
+    document: dict[str, Any], style: dict[str, Any], in_a_worker: bool
+) -> None:
+    """Row 31: an accepted body decodes to the same in three readers, here and in a worker."""
+    data = json.dumps(document, **style).encode()
+    with as_found(data, in_a_worker) as body:
+        ours = parse(body)
+    strict = strict_reference(data)
+    assert ours == strict == msgspec.json.decode(data)
+    assert repr(ours) == repr(strict)  # 1 and 1.0 and true are equal, and are not the same
+
+
+@settings(max_examples=200, deadline=None)
+@given(raw_json().map(str.encode))
+def test_a_worker_judges_as_the_service_does(data: bytes) -> None:
+    """A body in mapped memory is accepted exactly when the same bytes are."""
+    outcomes = []
+    for in_a_worker in (False, True):
+        with as_found(data or b" ", in_a_worker) as body:
+            try:
+                outcomes.append(repr(parse(body)))
+            except Refusal as refusal:
+                outcomes.append(refusal.problem.title)
+    assert outcomes[0] == outcomes[1]
+
+
+@contextmanager
+def as_found(data: bytes, in_a_worker: bool) -> Iterator[bytes | mmap.mmap]:
+    """Give a body as it is found in the service or, mapped, in a worker."""
+    if not in_a_worker:
+        yield data
+        return
+    with mmap.mmap(-1, len(data)) as mapping:
+        mapping.write(data)
+        yield mapping
+
+
+@pytest.mark.parametrize(
+    ("body", "quick"),
+    [
+        (b"[" * SMALL, True),
+        (b"[" * (SMALL + 1), False),
+        (b"[" * 2000 + b"{" * 2000 + b"," * (MEDIUM - 4000), True),
+        (b"[" * 2000 + b"{" * 2001 + b"," * (MEDIUM - 4001), False),
+        (b"1," * FEW_COMMAS + b"x" * MEDIUM, True),
+        (b"1," * (FEW_COMMAS + 1) + b"x" * MEDIUM, False),
+        (b"[" * 2000 + b"{" * 2001 + b"x" * MEDIUM, False),
+        (b'"' + b"x" * (SPOOL_ABOVE - 2) + b'"', True),
+        (b'"' + b"x" * (SPOOL_ABOVE - 1) + b'"', False),
+    ],
+)
+def test_what_is_checked_at_once_is_bounded(body: bytes, quick: bool) -> None:
+    """Row 17: the loop checks 64 KiB of anything, and more only with few containers or values."""
+    assert is_quick(body) is quick
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -166,16 +287,20 @@ def test_depth() -> None:
 
 
 def test_keys() -> None:
-    """Ten thousand keys are read, one more is refused, wherever they are (attack row 17)."""
+    """A hundred thousand keys are read, one more is refused, wherever they are (attack row 17)."""
     many = {str(i): 0 for i in range(MAX_KEYS - 1)}
     assert parse(json.dumps({"a": many}).encode())
     with pytest.raises(Refusal, match="keys"):
         parse(json.dumps({"a": many, "b": 0}).encode())
 
 
-def test_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flood of tiny values is refused before it becomes objects; commas in text are none."""
+@pytest.mark.parametrize("large", [False, True])
+def test_values(monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    """A flood of tiny values is refused, a large one unmade; commas in text are none (row 17)."""
     monkeypatch.setattr(body_module, "MAX_VALUES", 1000)
+    if large:
+        monkeypatch.setattr(body_module, "SPOOL_ABOVE", 0)
+        monkeypatch.setattr(body_module, "_check_shape", len)  # objects below hold texts alone
     with pytest.raises(Refusal, match="values"):
         parse(b'{"a":[' + b"[]," * 1000 + b"[]]}")
     with pytest.raises(Refusal, match="values"):
@@ -198,11 +323,25 @@ def test_long_integers(more: bytes) -> None:
 
 
 def test_common_encoders_take_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compact bodies, as the official SDKs write them, are proved without a second reading."""
-    monkeypatch.setattr(body_module, "_read_again", None)
-    document = {"model": "m", "messages": [{"role": "user", "content": "h\u00e9\n\U0001f600"}]}
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    assert parse(text.encode()) == document
+    """Bodies as clients write them are proved without looking for the ends of strings."""
+    monkeypatch.setattr(body_module, "members", None)
+    content = "h\u00e9: \n\U0001f600 ::"
+    document = {"model": "m", "messages": [{"role": "user", "content": content, "a:b": 1}]}
+    for style in STYLES:
+        assert parse(json.dumps(document, **style).encode()) == document
+
+
+@pytest.mark.parametrize("in_a_worker", [False, True])
+@pytest.mark.parametrize("colon", [":", "\\u003a", "\\u003A"])
+@pytest.mark.parametrize("before", [0, *range(256 * 1024 - 20, 256 * 1024)])
+def test_colons_in_strings_hide_no_duplicate(colon: str, before: int, in_a_worker: bool) -> None:
+    """Row 31: however a colon in a string is spelled, it stands for no lost name."""
+    fill = "x" * before
+    doubled = f'{{"f":"{fill}","a":1,"a":"{colon}"}}'.encode()
+    with as_found(doubled, in_a_worker) as body, pytest.raises(Refusal, match="repeats"):
+        parse(body)
+    with as_found(doubled.replace(b'"a":1', b'"b":1'), in_a_worker) as body:
+        assert parse(body)["a"] == ":"
 
 
 @pytest.mark.parametrize("key", ["Model", "MODEL", "\uff4dodel", " model", "max_tokens\u00a0"])
@@ -240,3 +379,21 @@ def test_other_media_are_refused(headers: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(Refusal) as caught:
         check_media(make_exchange(headers=headers)[0])
     assert caught.value.problem.status == 400
+
+
+@pytest.mark.parametrize("style", STYLES[:3])
+@pytest.mark.parametrize("size", [10, SMALL + 10, SPOOL_ABOVE + 10])
+@pytest.mark.parametrize("in_a_worker", [False, True])
+def test_one_duplicate_in_a_body_of_any_size(
+    style: dict[str, Any], size: int, in_a_worker: bool
+) -> None:
+    """Row 31: each of the ways to prove that no key was lost knows when one was."""
+    once = {"a": "x" * size, "b": [{"c": 1, "D": 2}]}
+    data = json.dumps(once, **style).encode()
+    with as_found(data, in_a_worker) as body:
+        assert parse(body) == once
+    with (
+        as_found(data.replace(b'"D"', b'"c"'), in_a_worker) as body,
+        pytest.raises(Refusal, match="repeats"),
+    ):
+        parse(body)

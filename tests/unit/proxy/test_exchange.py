@@ -68,7 +68,6 @@ async def test_client_that_leaves_during_its_body() -> None:
     exchange, _ = make_exchange(body=b"{}", whole=False)
     with pytest.raises(ClientGone):
         await exchange.read_body(10)
-    await exchange.client_gone()
 
 
 async def test_respond() -> None:
@@ -107,12 +106,21 @@ async def test_abort() -> None:
     await exchange.abort()
     assert wire.aborted == 1
     assert len(wire.sent) == 1
-    await exchange.client_gone()
 
 
-async def test_client_gone() -> None:
-    """client_gone returns when the disconnect comes, whatever comes before it."""
-    exchange, wire = make_exchange(body=[b"a"])
-    wire.messages.append({"type": "http.request", "body": b"", "more_body": False})
-    await exchange.client_gone()
-    assert wire.messages == []
+async def test_when_gone() -> None:
+    """Who asks to be told that the client is gone is told by the server's own hook."""
+    exchange, wire = make_exchange()
+    told: list[str] = []
+    exchange.when_gone(lambda: told.append("gone"))
+    assert told == []
+    wire.when_gone[0]()
+    assert told == ["gone"]
+
+
+async def test_server_without_the_hooks() -> None:
+    """On a server that offers neither extension an exchange can still be served."""
+    asgi = scope("GET", b"/v1/self")
+    exchange = Exchange(asgi, Wire([]).receive, Wire([]).send, request_id="req_1", started=0.0)
+    exchange.when_gone(lambda: None)
+    await exchange.abort()

@@ -1,67 +1,13 @@
 """The guard, by raw bytes over real sockets: what is refused, what reaches the app, and how."""
 
 import asyncio
-import json
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from daypass_proxy.guard import Limits
-from tests.fakes.guarded import CHUNKED, GET, Client, EchoApp, Server, answer, serving
+from tests.fakes.guarded import CHUNKED, GET, EchoApp, answer, serving
 from tests.support import aeventually
-
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "vectors" / "raw_requests.json").read_text("utf-8")
-)["requests"]
-
-
-async def play(client: Client, pieces: list[Any], server: Server) -> None:
-    """Write the pieces of a vector; a server that has hung up ends it."""
-    for piece in pieces:
-        if isinstance(piece, str):
-            await client.send(piece.encode("latin-1"))
-        elif "drip" in piece:
-            for byte in piece["drip"].encode("latin-1"):
-                await client.send(bytes([byte]))
-        elif "pause" in piece:
-            await aeventually(lambda: server.app.started)
-        else:
-            await client.send((piece["repeat"] * piece["times"]).encode("latin-1"))
-
-
-@pytest.mark.parametrize("vector", VECTORS, ids=[vector["name"] for vector in VECTORS])
-async def test_raw_request(vector: dict[str, Any]) -> None:
-    """Each byte sequence gets its status, and only well-formed requests reach the app whole."""
-    async with serving(EchoApp()) as server:
-        client = await server.connect()
-        with suppress(ConnectionError):
-            await play(client, vector["send"], server)
-        if vector["status"] in (100, 200):
-            assert await client.status() == vector["status"]
-            await aeventually(lambda: len(server.app.bodies) == 1)
-        else:
-            status, headers, body = await client.response()
-            assert status == vector["status"]
-            assert headers["connection"] == "close"
-            assert headers["content-type"] == "application/json"
-            error = json.loads(body)
-            assert error["type"] == "error"
-            assert error["error"]["type"] == "invalid_request_error"
-            assert error["request_id"] == headers["request-id"]
-            assert await client.ended() == b""
-            assert server.app.bodies == []
-            assert bool(server.app.started) == (vector["reaches_app"] == "late")
-        client.close()
-
-
-def test_vectors_are_many() -> None:
-    """The shared list of raw requests has at least thirty entries and no name twice."""
-    names = [vector["name"] for vector in VECTORS]
-    assert len(names) >= 30
-    assert len(set(names)) == len(names)
 
 
 async def test_trailers_are_not_in_the_scope() -> None:

@@ -13,7 +13,7 @@ from daypass_proxy import me, token, upstream
 from daypass_proxy.authenticate import pick_credential
 from daypass_proxy.body import check_media, parse
 from daypass_proxy.edge import _hint, find_route
-from daypass_proxy.guard import check_head
+from daypass_proxy.guard_head import check_head
 from daypass_proxy.meter import StreamMeter
 from daypass_proxy.providers.anthropic import headers_up
 from daypass_proxy.providers.anthropic_body import BodyCheck
@@ -64,9 +64,9 @@ def header_checks(text: bytes) -> dict[str, Callable[[], object]]:
     asked = make_exchange("GET", b"/messages" + text, text, [(b"host", text), media])[0]
     return {
         "guard": lambda: check_head(
-            b"GET", "1.1", b"/" + text, [(b"host", b"a"), (b"x", text), (b"expect", text)]
+            b"GET", "1.1", b"/" + text, ((b"host", b"a"), (b"x", text), (b"expect", text)), 10**9
         ),
-        "host": lambda: check_head(b"GET", "1.1", b"/", [(b"host", text)]),
+        "host": lambda: check_head(b"GET", "1.1", b"/", ((b"host", text),), 10**9),
         "credential": lambda: pick_credential(make_exchange(headers=key)[0]),
         "key id": lambda: unverified_key_id(text.decode("latin-1")),
         "media": lambda: check_media(asked),

@@ -240,6 +240,8 @@ def forms_of(key: str) -> list[bytes]:
         quote(key, safe="").encode(),
         key.replace("/", "\\/").encode(),
         raw.hex().encode(),
+        raw.hex().upper().encode(),
+        b"sk-..." + raw[-12:],
     ]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daypass_proxy.ledger import Usage
-from daypass_proxy.meter import JsonMeter, Meter, StreamMeter, meter_for
+from daypass_proxy.meter import JsonMeter, Meter, StreamMeter, media_type, meter_for
 from daypass_proxy.transport.inflate import Inflate, UnknownCoding, inflate
 from tests.servers.wire import (
     BLOCK_START,
@@ -292,7 +292,8 @@ def test_plain_json(coding: str) -> None:
     """A whole JSON message is metered, in any coding we can look into and any split."""
     usage = {"input_tokens": 25, "output_tokens": 15, "cache_read_input_tokens": 0}
     body = encode(coding, json.dumps(message_json(MODEL, usage=usage)).encode())
-    meter = meter_for("application/json; charset=utf-8", coding, billable=True)
+    media = media_type("Application/JSON; charset=utf-8")
+    meter = meter_for(media, coding, billable=True)
     for byte in body:
         meter.feed(bytes([byte]))
     assert not meter.finished

@@ -13,7 +13,9 @@ from daypass_proxy import relay as relay_module
 from daypass_proxy.attempt import Reply
 from daypass_proxy.exchange import HeaderPairs
 from daypass_proxy.ledger import Outcome, Usage
+from daypass_proxy.providers.anthropic import Anthropic
 from daypass_proxy.relay import relay
+from daypass_proxy.streams import CallCut, CutReason
 from tests.fakes.call import MODEL
 from tests.fakes.relayed import PROVIDER, START, WHOLE, Run, torn
 from tests.fakes.transport import JSON, STREAM
@@ -75,6 +77,28 @@ async def test_unbuffered() -> None:
     assert run.client.finished
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_marked_call_sends_nothing_more(streamed: bool) -> None:
+    """A call cut together with thousands is silent at once, though not yet woken."""
+    gate = asyncio.Event()
+    if streamed:
+        run = torn(gate, text_delta("secret"), MESSAGE_STOP)
+    else:
+        run = Run(gate, json.dumps(message_json(MODEL)).encode(), headers=JSON)
+    task = run.start()
+    await run.answer.waiting.wait()
+    run.attempt.live.reason = CutReason.REVOKED  # what the mass cut does first
+    gate.set()
+    if streamed:
+        await task
+        assert b"secret" not in run.client.body
+        assert run.said["type"] == "authentication_error"
+    else:
+        with pytest.raises(CallCut):
+            await task
+        assert run.client.status is None
+
+
 async def test_first_byte_is_timed() -> None:
     """The time of the first byte is when it came, not when the last did."""
     gate = asyncio.Event()
@@ -118,6 +142,7 @@ async def test_coded_stream() -> None:
     [
         (*STREAM, (b"content-encoding", b"br")),
         (*JSON, (b"content-encoding", b"zstd")),
+        (*STREAM, (b"content-encoding", b"gzip"), (b"content-encoding", b"gzip")),
         ((b"content-type", b"text/html"),),
         (),
     ],
@@ -193,3 +218,88 @@ async def test_two_frames_in_a_write(size: int, change: Callable[[bytes], bytes]
     run = await Run(*chunks).relay()
     assert run.client.body == stream
     assert run.attempt.bill().usage == Usage(25, 15)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b'{"type": "message", "usage": {"input_tok', b'{"type":"message"}{}'],
+)
+@pytest.mark.parametrize("endpoint", ["messages", "count_tokens"])
+async def test_whole_answer_that_is_no_json(body: bytes, endpoint: str) -> None:
+    """B25: an answer whose end is the end of the connection is not whole unless it is JSON."""
+    run = Run(body, headers=JSON, endpoint=endpoint)
+    with pytest.raises(Refusal) as caught:
+        await run.relay()
+    assert caught.value.problem.status == 502
+    assert run.client.status is None
+    assert run.attempt.outcome is Outcome.UPSTREAM_BROKEN
+    assert run.attempt.bill().estimated
+
+
+async def test_coded_answer_that_is_torn() -> None:
+    """B25, B47: a compressed answer that lacks its end, or is not compressed, is not relayed."""
+    coded = (*JSON, (b"content-encoding", b"gzip"))
+    body = json.dumps(message_json(MODEL)).encode()
+    for torn_body in (gzip.compress(body)[:-30], body):
+        with pytest.raises(Refusal):
+            await Run(torn_body, headers=coded).relay()
+
+
+async def test_figures_that_are_none() -> None:
+    """A whole answer whose usage cannot be read is relayed all the same, and estimated."""
+    body = b'{"type":"message","usage":{"input_tokens":-1}}'
+    run = await Run(body, headers=JSON).relay()
+    assert run.client.body == body
+    assert run.attempt.outcome is Outcome.COMPLETE
+    assert run.attempt.bill().estimated
+
+
+async def test_error_under_200() -> None:
+    """B25: an error that comes with status 200 passes as it came, and completes nothing."""
+    body = b'{"type":"error","error":{"type":"overloaded_error","message":"busy"}}'
+    run = await Run(body, headers=JSON).relay()
+    assert (run.client.status, run.client.body) == (200, body)
+    assert run.attempt.outcome is Outcome.UPSTREAM_BROKEN
+    assert run.attempt.bill().estimated
+
+
+async def test_buffered_events_leave_together() -> None:
+    """Events that wait together are one write, so a burst costs what one event costs."""
+    burst = b"".join(WHOLE)
+    run = await Run(burst).relay()
+    assert run.client.chunks == [burst]
+
+
+async def test_client_that_does_not_take_a_whole_answer() -> None:
+    """A whole answer that nobody reads is cut like a stream, and booked as the provider said."""
+    run = Run(json.dumps(message_json(MODEL)).encode(), headers=JSON)
+    run.client.reads.clear()
+    task = run.start()
+    await run.client.got_chunk.wait()
+    run.attempt.live.cut(CutReason.TOO_LONG)
+    with pytest.raises(CallCut):
+        await task
+    bill = run.attempt.bill()
+    assert (bill.usage, bill.outcome, bill.estimated) == (Usage(25, 15), Outcome.COMPLETE, False)
+
+
+async def test_client_that_does_not_take_an_error() -> None:
+    """An error answer that nobody reads is cut as well."""
+    run = Run()
+    run.client.reads.clear()
+    reply = Reply(429, JSON, None, b"{}")
+    relaying = relay(reply, run.attempt, run.client.exchange, PROVIDER, run.clock)
+    task = asyncio.create_task(relaying)
+    await run.client.got_chunk.wait()
+    run.attempt.live.cut(CutReason.TOO_LONG)
+    with pytest.raises(CallCut):
+        await task
+
+
+async def test_framing_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B47: even a provider module that lets all headers through lets no framing through."""
+    monkeypatch.setattr(Anthropic, "response_headers", lambda _, headers: tuple(headers))
+    framing = ((b"content-length", b"7"), (b"transfer-encoding", b"chunked"))
+    run = await Run(b'{"input_tokens":7}', headers=(*JSON, *framing)).relay()
+    assert run.client.headers[b"content-length"] == b"18"
+    assert b"transfer-encoding" not in run.client.headers

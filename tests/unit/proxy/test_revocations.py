@@ -14,6 +14,7 @@ from daypass_core.problem import Code, Refusal
 from daypass_core.revocation import RevocationSet, Verdict
 from daypass_proxy.revocations import RevocationView
 from daypass_proxy.streams import CutReason, LiveCalls
+from tests.fakes.call import entered
 from tests.support import aeventually, make_claims
 
 SCHEMA = """
@@ -114,7 +115,7 @@ async def test_revocation_is_seen_and_cuts(store: Store, parts: Parts) -> None:
     """A committed revocation is in the view and has cut its open calls and no others."""
     view, calls, _ = parts
     mine, other = make_claims(), make_claims(sandbox="sbx_other")
-    with calls.enter("req_1", mine) as one, calls.enter("req_2", other) as two:
+    with entered(calls, "req_1", mine) as one, entered(calls, "req_2", other) as two:
         store.revoke("sandbox", mine.sandbox, mine.issued_at)
         await aeventually(lambda: one.reason)
         assert one.reason is CutReason.REVOKED
@@ -173,7 +174,7 @@ async def test_lost_store_ages_and_cuts(store: Store, parts: Parts) -> None:
     view, calls, monotonic = parts
     store.remove()
     await aeventually(lambda: (view.age or 0) > 0.1)
-    with calls.enter("req_1", make_claims()) as call:
+    with entered(calls, "req_1", make_claims()) as call:
         monotonic.ahead += 32
         with pytest.raises(Refusal):
             view.check_fresh()
@@ -192,7 +193,7 @@ async def test_watch_cuts_by_itself(store: Store) -> None:
     )
     view.start()
     await asyncio.wait_for(view.wait_ready(), 10)
-    with calls.enter("req_1", make_claims()) as call:
+    with entered(calls, "req_1", make_claims()) as call:
         store.remove()
         await aeventually(lambda: call.reason is CutReason.STALE)
     await view.close()

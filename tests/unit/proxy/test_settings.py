@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from daypass_core.secret import Secret
 from daypass_core.settings import SettingsError
 from daypass_proxy.settings import Settings, load, parse_keys, shared
 
@@ -34,6 +35,9 @@ def test_defaults() -> None:
     assert settings.audience == "daypass-proxy"
     assert [str(listen) for listen in settings.listen] == ["127.0.0.1:8700"]
     assert settings.anthropic_url == "https://api.anthropic.com"
+    assert settings.upstream_ca_file is None
+    assert settings.upstream_private is False
+    assert settings.egress_proxy is None
     assert settings.max_body_bytes == 33554432
     assert settings.connect_seconds == 5
     assert settings.first_byte_seconds == 600
@@ -73,6 +77,48 @@ def test_values_are_never_shown() -> None:
     )
     assert secret not in text
     assert GOOD["ACME_KEY"] not in repr(read())
+
+
+@pytest.mark.parametrize(
+    ("value", "host", "port", "user", "password"),
+    [
+        ("http://egress.test:3128", "egress.test", 3128, "", None),
+        ("http://[::1]:3128/", "::1", 3128, "", None),
+        ("http://me:p%40ss%2F@egress.test:3128", "egress.test", 3128, "me", "p@ss/"),
+    ],
+)
+def test_egress_proxy(value: str, host: str, port: int, user: str, password: str | None) -> None:
+    """An egress proxy has a host and a port, and a credential that is hidden from then on."""
+    settings = read(DAYPASS_EGRESS_PROXY=value)
+    proxy = settings.egress_proxy
+    assert proxy is not None
+    assert (proxy.host, proxy.port, proxy.user) == (host, port, user)
+    assert proxy.password == (None if password is None else Secret(password))
+    assert "p@ss" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "egress.test:3128",
+        "https://egress.test:3128",
+        "socks5://egress.test:3128",
+        "http://egress.test",
+        "http://egress.test:0",
+        "http://egress.test:99999",
+        "http://egress.test:3128/path",
+        "http://egress.test:3128?x",
+        "http://user@egress.test:3128",
+        "http://sk-ant-pasted:%0d%0a@egress.test:3128",
+        "http://a%3Ab:sk-ant-pasted@egress.test:3128",
+    ],
+)
+def test_egress_proxy_is_not_usable(value: str) -> None:
+    """Whatever is not plainly an HTTP proxy is a problem that repeats nothing of it (row 41)."""
+    text = problems(DAYPASS_EGRESS_PROXY=value)
+    assert "DAYPASS_EGRESS_PROXY" in text
+    assert "egress.test" not in text
+    assert "pasted" not in text
 
 
 def test_env_secrets_are_taken_here() -> None:

@@ -6,7 +6,8 @@ import contextlib
 import pytest
 
 from daypass_core.revocation import Revocation, RevocationSet
-from daypass_proxy.streams import CallCut, CutReason, LiveCall, LiveCalls
+from daypass_proxy.streams import CUT_AT_ONCE, CallCut, CutReason, LiveCall, LiveCalls
+from tests.fakes.call import entered
 from tests.support import make_claims
 
 
@@ -18,7 +19,7 @@ def live_call() -> LiveCall:
 async def wait_inside(call: LiveCall, inside: asyncio.Event, forever: asyncio.Event) -> str:
     """Wait in an interruptible block; return how it ended."""
     try:
-        async with call.interruptible():
+        with call.interruptible():
             inside.set()
             await forever.wait()
     except CallCut as cut:
@@ -42,9 +43,8 @@ async def test_cut_before_entering() -> None:
     """A call that was cut before cannot be waited in."""
     call = live_call()
     call.cut(CutReason.STALE)
-    with pytest.raises(CallCut) as caught:
-        async with call.interruptible():
-            raise AssertionError("entered")
+    with pytest.raises(CallCut) as caught, call.interruptible():
+        raise AssertionError("entered")
     assert caught.value.reason is CutReason.STALE
 
 
@@ -75,7 +75,7 @@ async def test_cut_racing_failure() -> None:
 
     async def wait() -> str:
         try:
-            async with call.interruptible():
+            with call.interruptible():
                 inside.set()
                 await result
         except (CallCut, OSError) as error:
@@ -93,24 +93,23 @@ async def test_cut_racing_failure() -> None:
 async def test_cut_after_leaving() -> None:
     """A cut between two blocks strikes at the next one, not at the code between them."""
     call = live_call()
-    async with call.interruptible():
+    with call.interruptible():
         await asyncio.sleep(0)
     call.cut(CutReason.REVOKED)
     await asyncio.sleep(0)
-    with pytest.raises(CallCut):
-        async with call.interruptible():
-            raise AssertionError("entered")
+    with pytest.raises(CallCut), call.interruptible():
+        raise AssertionError("entered")
 
 
 async def test_task_that_cuts_itself() -> None:
     """Code inside the block that cuts its own call runs on and meets the cut on re-entry."""
     call = live_call()
-    async with call.interruptible():
+    with call.interruptible():
         call.cut(CutReason.REVOKED)
         await asyncio.sleep(0)
     await asyncio.sleep(0)
     with pytest.raises(CallCut):
-        await call.interruptible().__aenter__()
+        call.interruptible().__enter__()
 
 
 @pytest.mark.parametrize("cut_first", [True, False])
@@ -132,35 +131,39 @@ async def test_inside_a_timeout() -> None:
 
     async def wait() -> str:
         try:
-            async with call.interruptible(), asyncio.timeout(10):
-                inside.set()
-                await asyncio.Event().wait()
+            with call.interruptible():
+                async with asyncio.timeout(10):
+                    inside.set()
+                    await asyncio.Event().wait()
         except CallCut:
             return "cut"
         return "completed"
+
+    async def time_out() -> None:
+        with live_call().interruptible():
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
 
     task = asyncio.create_task(wait())
     await inside.wait()
     call.cut(CutReason.REVOKED)
     assert await task == "cut"
     with pytest.raises(TimeoutError):
-        async with live_call().interruptible(), asyncio.timeout(0):
-            await asyncio.Event().wait()
+        await time_out()
 
 
 async def test_one_block_at_a_time() -> None:
     """Two blocks of one call at once are a mistake of ours."""
     call = live_call()
-    async with call.interruptible():
-        with pytest.raises(RuntimeError, match="one place at a time"):
-            await call.interruptible().__aenter__()
+    with call.interruptible(), pytest.raises(RuntimeError, match="one place at a time"):
+        call.interruptible().__enter__()
 
 
 async def test_registered_while_the_block_runs() -> None:
     """A call is registered exactly as long as its block runs, whatever ends it."""
     calls = LiveCalls()
     counts = []
-    with contextlib.suppress(OSError), calls.enter("req_1", make_claims()):
+    with contextlib.suppress(OSError), entered(calls, "req_1", make_claims()):
         counts.append(len(calls))
         raise OSError("end")
     assert [*counts, len(calls)] == [1, 0]
@@ -169,10 +172,10 @@ async def test_registered_while_the_block_runs() -> None:
 async def test_call_id_is_used_once() -> None:
     """The same id cannot be live twice, and the refusal leaves the first one registered."""
     calls = LiveCalls()
-    with calls.enter("req_1", make_claims()):
+    with entered(calls, "req_1", make_claims()):
         with (
             pytest.raises(ValueError, match="registered already"),
-            calls.enter("req_1", make_claims()),
+            entered(calls, "req_1", make_claims()),
         ):
             pass
         assert len(calls) == 1
@@ -180,40 +183,106 @@ async def test_call_id_is_used_once() -> None:
 
 async def test_longest_call() -> None:
     """A call past its longest time is cut with TOO_LONG; one that ended before is left alone."""
-    calls, inside = LiveCalls(), asyncio.Event()
-    with calls.enter("req_1", make_claims(), longest=0.0) as call:
+    calls, inside = LiveCalls(longest=0.0), asyncio.Event()
+    with entered(calls, "req_1", make_claims()) as call:
         assert await wait_inside(call, inside, asyncio.Event()) == CutReason.TOO_LONG
-    with calls.enter("req_2", make_claims(), longest=0.0) as call:
+    with entered(calls, "req_2", make_claims()) as call:
         pass
     await asyncio.sleep(0)
     assert call.reason is None
 
 
-async def test_cut_when_something_happens() -> None:
-    """What is watched cuts the call when it ends, and is let go of with the block."""
-    call, happens, never = live_call(), asyncio.Event(), asyncio.Event()
+async def test_each_call_has_its_whole_time() -> None:
+    """One timer serves all calls: it cuts the one that is due and wakes again for the next."""
+    loop = asyncio.get_running_loop()
+    calls = LiveCalls(longest=3600.0)
+    with (
+        entered(calls, "req_1", make_claims()) as old,
+        entered(calls, "req_2", make_claims()) as new,
+    ):
+        assert old.due is not None
+        old.due -= 3600.0
+        calls._cut_long_ones()
+        assert (old.reason, new.reason) == (CutReason.TOO_LONG, None)
+        assert calls._timer is not None
+        assert new.due is not None
+        assert abs(calls._timer.when() - new.due) < 0.01
+        assert new.due > loop.time() + 3590
+    calls._cut_long_ones()
+    assert calls._timer is None
+    with entered(calls, "req_3", make_claims()):
+        assert calls._timer is not None
+        calls.close()
+    assert calls._timer is None
 
-    async def wait_for(event: asyncio.Event) -> None:
-        await event.wait()
 
-    with call.cut_when(wait_for(happens), CutReason.CLIENT_GONE):
-        happens.set()
-        assert await wait_inside(call, asyncio.Event(), never) == CutReason.CLIENT_GONE
+async def test_client_gone() -> None:
+    """A call whose client is gone is cut as that, unless it was cut before."""
+    call, inside = live_call(), asyncio.Event()
+    task = asyncio.create_task(wait_inside(call, inside, asyncio.Event()))
+    await inside.wait()
+    call.client_gone()
+    assert await task == CutReason.CLIENT_GONE
     other = live_call()
-    with other.cut_when(wait_for(never), CutReason.CLIENT_GONE):
-        await asyncio.sleep(0)
-    with other.cut_when(wait_for(never), CutReason.CLIENT_GONE):
-        pass  # left before the watching began
-    never.set()
+    other.cut(CutReason.REVOKED)
+    other.client_gone()
+    assert other.reason is CutReason.REVOKED
+
+
+async def test_thousands_of_cuts_leave_the_loop_to_others() -> None:
+    """All calls are marked at once, but their tasks end a few in each turn of the loop."""
+    calls, ended = LiveCalls(), 0
+    number = 3 * CUT_AT_ONCE
+
+    async def wait(call: LiveCall) -> None:
+        nonlocal ended
+        with contextlib.suppress(CallCut), call.interruptible():
+            await asyncio.Event().wait()
+        ended += 1
+        calls.leave(call)
+
+    live = [calls.enter(f"req_{index}", make_claims()) for index in range(number)]
+    tasks = [asyncio.create_task(wait(call)) for call in live]
     await asyncio.sleep(0)
-    assert other.reason is None
-    assert len(asyncio.all_tasks()) == 1
+    assert calls.cut_all(CutReason.REVOKED) == number
+    assert all(call.reason is CutReason.REVOKED for call in live)
+    steps = []
+    for _turn in range(20):
+        before = ended
+        await asyncio.sleep(0)
+        steps.append(ended - before)
+    assert max(steps) <= CUT_AT_ONCE
+    assert ended == number
+    await asyncio.gather(*tasks)
+
+
+async def test_call_that_ends_before_its_turn() -> None:
+    """A call that was marked and ended by itself meanwhile is not cancelled afterwards."""
+    calls, done = LiveCalls(), asyncio.Event()
+
+    async def wait(call: LiveCall) -> str:
+        with call.interruptible():
+            await done.wait()
+        calls.leave(call)
+        await asyncio.sleep(0)  # a stray cancellation would strike here
+        await asyncio.sleep(0)
+        return "completed"
+
+    for index in range(CUT_AT_ONCE):
+        calls.enter(f"req_{index}", make_claims())
+    last = calls.enter("req_last", make_claims())
+    task = asyncio.create_task(wait(last))
+    await asyncio.sleep(0)
+    done.set()
+    await asyncio.sleep(0)
+    calls.cut_all(CutReason.REVOKED)
+    assert await task == "completed"
 
 
 async def test_expiry_does_not_cut() -> None:
     """B17: nothing here looks at expiry; a call with an expired token stays open."""
     calls = LiveCalls()
-    with calls.enter("req_1", make_claims(ttl=0)) as call:
+    with entered(calls, "req_1", make_claims(ttl=0)) as call:
         assert calls.cut_revoked(RevocationSet.from_rows(())) == 0
         assert call.reason is None
 
@@ -226,8 +295,8 @@ async def test_revocation_cuts_what_it_names() -> None:
         Revocation("jti", "tok_a", None, 2**31),
         Revocation("sandbox", "sbx_b", other.issued_at, 2**31),
     ]
-    with calls.enter("req_1", mine) as one, calls.enter("req_2", other) as two:
-        with calls.enter("req_3", make_claims()) as three:
+    with entered(calls, "req_1", mine) as one, entered(calls, "req_2", other) as two:
+        with entered(calls, "req_3", make_claims()) as three:
             assert calls.cut_revoked(RevocationSet.from_rows(rows)) == 2
             assert calls.cut_revoked(RevocationSet.from_rows(rows)) == 0
         assert (one.reason, two.reason, three.reason) == (
@@ -241,7 +310,7 @@ async def test_cut_where_and_all() -> None:
     """A predicate over claims chooses calls; cut_all takes the rest."""
     calls = LiveCalls()
     theirs = make_claims(tenant="globex")
-    with calls.enter("req_1", make_claims()) as one, calls.enter("req_2", theirs) as two:
+    with entered(calls, "req_1", make_claims()) as one, entered(calls, "req_2", theirs) as two:
         assert calls.cut_where(lambda c: c.tenant == "globex", CutReason.SHUTDOWN) == 1
         assert calls.cut_stale() == 1
         assert (one.reason, two.reason) == (CutReason.STALE, CutReason.SHUTDOWN)

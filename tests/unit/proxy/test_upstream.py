@@ -8,6 +8,7 @@ import logging
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from daypass_core.problem import Code, Problem, Refusal
 from daypass_core.secret import parse_reference
@@ -109,7 +110,7 @@ async def test_credentials_of_a_call_never_go_up() -> None:
             b"content-length", b"transfer-encoding", b"connection", b"api-key",
         )
     )  # fmt: skip
-    up.attempt.call = replace(make_call(), headers=(*smuggled, (b"x-app", b"cli")))
+    up.attempt.call = structs.replace(make_call(), headers=(*smuggled, (b"x-app", b"cli")))
     await up.send()
     names = [name for name, _ in up.transport.requests[0].headers]
     assert names == [b"x-app", b"accept-encoding", b"x-api-key"]
@@ -241,6 +242,43 @@ async def test_coded_error_that_holds_the_key() -> None:
     assert (await Upstream(harmless).send()).status == 500
     unreadable = FakeAnswer([b"x"], status=500, headers=((b"content-encoding", b"br"), *JSON))
     assert (await Upstream(unreadable).refused()).status == 502
+
+
+@pytest.mark.parametrize("size", [1, 7, 20])
+async def test_key_split_over_chunks(size: int) -> None:
+    """Row 15: a key that comes in pieces is found all the same."""
+    body = f'{{"error":{{"message":"used {KEY}"}}}}'.encode()
+    pieces = [body[start : start + size] for start in range(0, len(body), size)]
+    assert (await Upstream(FakeAnswer(pieces, status=500, headers=JSON)).refused()).status == 502
+
+
+@pytest.mark.parametrize("status", [201, 202, 204, 206, 299])
+async def test_other_success(status: int) -> None:
+    """Row 15: a success that no call of ours is answered with is not relayed unsearched: 502."""
+    answer = FakeAnswer([KEY.encode()], status=status, headers=JSON)
+    up = Upstream(answer)
+    assert (await up.refused()).code is Code.UPSTREAM_BROKEN
+    assert answer.closed
+    bill = up.attempt.bill()
+    assert (bill.outcome, bill.estimated) == (Outcome.UPSTREAM_BROKEN, True), "it may be billed"
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 408, 409, 413, 422, 429, 500, 503, 504, 529])
+async def test_no_second_try(status: int) -> None:
+    """B51: whatever the provider says but 401, it is asked once; the client decides."""
+    headers = ((b"x-should-retry", b"true"), (b"retry-after", b"0"), *JSON)
+    up = Upstream(error(status, "api_error", "x", headers), FakeAnswer([b"{}"], headers=JSON))
+    assert (await up.send()).status == status
+    assert len(up.transport.requests) == 1
+    assert up.vault.reads["llm/acme"] == 1
+
+
+@pytest.mark.parametrize("failure", [UpstreamUnreachable("reset"), UpstreamBroken("not HTTP")])
+async def test_no_second_try_after_a_failure(failure: Exception) -> None:
+    """B51: a call that left and got no answer is not sent again: it may have been billed."""
+    up = Upstream(failure, FakeAnswer([b"{}"], headers=JSON))
+    await up.refused()
+    assert len(up.transport.requests) == 1
 
 
 @pytest.mark.parametrize("status", [200, 500])

@@ -36,6 +36,8 @@ ENV = {
     "DAYPASS_CREDENTIAL": "dpa_a_b",
     "DAYPASS_LOG_LEVEL": "debug",
     "DAYPASS_IDLE_SECONDS": "7",
+    "DAYPASS_EGRESS_PROXY": "http://me:secret@egress.test:3128",
+    "DAYPASS_UPSTREAM_PRIVATE": "1",
     "DAYPASS_VAULT_TOKEN_FILE": "/vault-token",
     "DAYPASS_MIN_TOKEN_TTL": "60",
 }
@@ -80,6 +82,9 @@ def test_secrets_reach_the_proxy_only(tmp_path: Path) -> None:
         assert env["DAYPASS_LOG_LEVEL"] == "debug"
         assert env["DAYPASS_ISSUER"] == made.proxy_url
     assert made.proxy["DAYPASS_IDLE_SECONDS"] == "7"
+    for name in ("DAYPASS_EGRESS_PROXY", "DAYPASS_UPSTREAM_PRIVATE"):
+        assert made.proxy[name] == ENV[name]
+        assert name not in made.broker
     assert made.broker["DAYPASS_MIN_TOKEN_TTL"] == "60"
 
 

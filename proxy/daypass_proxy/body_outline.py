@@ -1,0 +1,154 @@
+"""What can be said of a JSON text without reading it: how much of it lies outside its strings.
+
+Used by `body` before and after decoding. Everything works in slices, so that memory stays within
+a fraction of a megabyte whatever the body's size (attack row 17). The counts are exact for valid
+JSON; of other text they are exact up to its first fault, and the decoder stops there as well.
+"""
+
+from collections.abc import Iterator
+from mmap import mmap
+
+Buffer = bytes | mmap
+"""A whole body: in memory, or mapped from where the service has put it."""
+
+_SLICE = 256 * 1024  # a multiple of _STRIDE
+_SEPARATORS = b",[{"
+_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_STRIDE = 16
+_FEW = 200
+_COLON = ord(":")
+_SPELLED_COLON = rb"\u003"  # followed by a, in either case
+
+
+def _all_but(wanted: bytes) -> bytes:
+    return bytes(byte for byte in range(256) if byte not in wanted)
+
+
+_NO_SEPARATORS = _all_but(_SEPARATORS)
+_NO_MARKS = _all_but(_SEPARATORS + b'":')
+
+
+def slices(body: Buffer, size: int = _SLICE) -> Iterator[bytes]:
+    """Yield the bytes of `body` in order, at most `size` at once."""
+    if len(body) <= size and isinstance(body, bytes):
+        yield body
+        return
+    for at in range(0, len(body), size):
+        yield body[at : at + size]
+
+
+def count_up_to(byte: int, body: bytes, most: int) -> int:
+    """Return how often `byte` is in `body`; when it is more than `most` times, at least most + 1.
+
+    By find() as long as there are few: over the base64 of large bodies that is ten times faster.
+    """
+    at = -1
+    for found in range(min(most, _FEW) + 1):
+        at = body.find(byte, at + 1)
+        if at < 0:
+            return found
+    return _FEW + 1 + body.count(byte, at + 1) if most > _FEW else most + 1
+
+
+def has_few(wanted: bytes, body: bytes, most: int) -> bool:
+    """Say whether at most `most` bytes of `body` are among `wanted`."""
+    found = 0
+    for byte in wanted:
+        found += count_up_to(byte, body, most - found)
+        if found > most:
+            return False
+    return True
+
+
+def may_hold_values(body: Buffer, most: int) -> bool:
+    """Say whether `body` holds at most `most` values: every one but the first has its separator."""
+    found = 0
+    for piece in slices(body):
+        if has_few(_SEPARATORS, piece, 0):
+            continue
+        found += len(piece.translate(None, _NO_SEPARATORS))
+        if found > most:
+            break
+    else:
+        return True
+    # Long texts are full of commas; only those outside strings count.
+    found = 0
+    for marks in _marks(body):
+        found += len(marks) - marks.count(b":")
+        if found > most:
+            return False
+    return True
+
+
+def count_colons(body: Buffer) -> int:
+    """Return how many colons are in the body, its strings included."""
+    return sum(count_up_to(_COLON, piece, len(piece)) for piece in slices(body))
+
+
+def spells_colons(body: Buffer) -> bool:
+    """Say whether the body may hold a colon that is spelled as an escape."""
+    before = b""
+    for piece in slices(body):
+        if _SPELLED_COLON in piece or _SPELLED_COLON in before + piece[:4]:
+            return True
+        before = piece[-4:]
+    return False
+
+
+def members(body: Buffer) -> int:
+    """Return how many name-value pairs there are in all objects: each has its colon."""
+    return sum(marks.count(b":") for marks in _marks(body))
+
+
+def has_long_number(body: Buffer, digits: int) -> bool:
+    """Say whether more than `digits` (at least 128) digits follow each other outside strings."""
+    # So long a run is met eight times by steps of _STRIDE, which is seldom in other text.
+    if len(body) <= _SLICE:
+        samples = body[::_STRIDE]
+    else:
+        samples = b"".join(piece[::_STRIDE] for piece in slices(body))
+    if b"00000000" not in samples.translate(_DIGITS_AS_ZEROS):
+        return False
+    run, before = b"0" * (digits + 1), b""
+    for outside in _outside(body):
+        before += outside.translate(_DIGITS_AS_ZEROS)
+        if run in before:
+            return True
+        before = before[-digits:]
+    return False
+
+
+def _marks(body: Buffer) -> Iterator[bytes]:
+    """Yield the separators and colons outside strings."""
+    inside = False
+    for piece in _without_escapes(body):
+        if inside and b'"' not in piece:
+            continue
+        parts = piece.translate(None, _NO_MARKS).split(b'"')
+        yield b"".join(parts[inside::2])
+        inside ^= len(parts) % 2 == 0
+
+
+def _outside(body: Buffer) -> Iterator[bytes]:
+    """Yield all that is outside strings, each string replaced by one quotation mark."""
+    inside = False
+    for piece in _without_escapes(body):
+        parts = piece.split(b'"')
+        outside = b'"'.join(parts[inside::2])
+        yield b'"' + outside if inside else outside
+        inside ^= len(parts) % 2 == 0
+
+
+def _without_escapes(body: Buffer) -> Iterator[bytes]:
+    """Yield the body without escaped backslashes and quotes: each quote left begins or ends."""
+    at = 0
+    while at < len(body):
+        piece = body[at : at + _SLICE]
+        at += len(piece)
+        if b"\\" in piece:
+            if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+                # A backslash is not parted from what it escapes.
+                piece += body[at : at + 1]
+                at += 1
+            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+        yield piece

@@ -1,0 +1,204 @@
+"""The processes that check large bodies, and the queue in front of them.
+
+Made by `app` before any secret is read, asked by `providers` for bodies whose check would hold the
+event loop. A worker is a fresh interpreter (`body_worker`) with an empty environment and one
+socket, also when it replaces one that ended, so no memory of ours is ever in it. Bodies go over as
+sealed memory without a copy. What waits is bounded in bytes, and a client that is gone gives up
+its place.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from os import getpid, pathsep
+
+import msgspec
+
+from daypass_core.log import event, get_logger
+from daypass_core.problem import Code, Problem, Refusal, refuse
+from daypass_core.scope import Detail
+from daypass_proxy.body_spool import Spool, return_large_blocks
+from daypass_proxy.body_worker import PACKET, READY, Question, Verdict
+from daypass_proxy.providers import Asked
+
+log = get_logger(__name__)
+
+MAX_WAITING = 768 * 1024 * 1024
+"""Bytes of bodies that are checked or wait for it; above it new ones are answered 503.
+
+Two workers take some ten seconds for so much of the dearest kind, which is less than QUEUE_SECONDS.
+"""
+START_SECONDS = 30.0
+CHECK_SECONDS = 30.0
+"""Time of the clock, not of the CPU: a worker that was stopped or starved is replaced."""
+QUEUE_SECONDS = 30.0
+_PAUSE_SECONDS = 1.0
+_VERDICTS = msgspec.json.Decoder(Verdict)
+
+
+class WorkerEnded(Exception):
+    """A worker ended, or was ended, before it gave its verdict."""
+
+
+@dataclass(eq=False, slots=True)
+class Worker:
+    """One process and our end of its socket."""
+
+    process: subprocess.Popen[bytes]
+    link: socket.socket
+
+    @classmethod
+    def start(cls) -> "Worker":
+        """Start a process that shares nothing with this one but a socket."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "daypass_proxy.body_worker", str(getpid())],
+                # Where modules lie, and not one variable of ours: some of them are keys.
+                env={"PYTHONPATH": pathsep.join(sys.path)},
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        ours.setblocking(False)
+        return cls(process, ours)
+
+    async def receive(self, seconds: float) -> bytes:
+        """Return the next packet; raises WorkerEnded."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds):
+                packet = await loop.sock_recv(self.link, PACKET)
+        except (OSError, TimeoutError):
+            packet = b""
+        if not packet:
+            raise WorkerEnded
+        return packet
+
+    async def end(self) -> int:
+        """Kill the process and return its exit status, negative for a signal."""
+        self.link.close()
+        return await asyncio.to_thread(self._wait)
+
+    def _wait(self) -> int:
+        try:
+            # The socket closes a moment before a process is over that ends by itself.
+            return self.process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
+@dataclass(slots=True)
+class BodyPool:
+    """`size` workers and what waits for them. `waiting` counts bytes, those at work included."""
+
+    size: int
+    max_waiting: int = MAX_WAITING
+    waiting: int = 0
+    workers: set[Worker] = field(default_factory=set)
+    _idle: asyncio.Queue[Worker] = field(default_factory=asyncio.Queue)
+    _tasks: set[asyncio.Task[object]] = field(default_factory=set)
+
+    def start(self) -> None:
+        """Start the processes; bodies that come before they are ready wait."""
+        return_large_blocks()
+        for _ in range(self.size):
+            self._keep(asyncio.create_task(self._bring_up()))
+
+    async def check(
+        self, provider: str, body: Spool, detail: Detail, *, max_tokens_needed: bool
+    ) -> Asked:
+        """Return what `body` asks for; raises Refusal: of the check (400), or overloaded (503).
+
+        A caller that is cancelled gives up its place; a check that has begun ends by itself.
+        """
+        if self.waiting + len(body) > self.max_waiting:
+            raise refuse(Code.OVERLOADED)
+        question = Question(provider, len(body), max_tokens_needed, detail)
+        body.seal()
+        self.waiting += len(body)
+        try:
+            worker = await self._begin(question, body)
+        except BaseException:
+            self.waiting -= len(body)
+            raise
+        work = asyncio.create_task(self._finish(worker, len(body)))
+        self._keep(work)
+        verdict = await asyncio.shield(work)
+        if verdict.asked is None:
+            raise Refusal(verdict.problem or Problem.of(Code.INTERNAL_ERROR))
+        return verdict.asked
+
+    async def close(self) -> None:
+        """End every process; nothing that waits is answered any more."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        for worker in self.workers:
+            worker.process.kill()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(worker.end() for worker in self.workers))
+        self.workers.clear()
+
+    async def _begin(self, question: Question, body: Spool) -> Worker:
+        """Give the body to a worker, when there is one; raises Refusal overloaded."""
+        packet = msgspec.json.encode(question)
+        try:
+            async with asyncio.timeout(QUEUE_SECONDS):
+                while True:
+                    worker = await self._idle.get()
+                    try:
+                        socket.send_fds(worker.link, [packet], [body.fd])
+                        return worker
+                    except OSError:  # it ended while it was idle
+                        self._keep(asyncio.create_task(self._replace(worker, 0)))
+        except TimeoutError:
+            raise refuse(Code.OVERLOADED) from None
+
+    async def _finish(self, worker: Worker, size: int) -> Verdict:
+        """Wait for the verdict; also when nobody wants it any more, since the worker is at it."""
+        try:
+            verdict = _VERDICTS.decode(await worker.receive(CHECK_SECONDS))
+        except (WorkerEnded, msgspec.DecodeError):
+            return Verdict(problem=await self._replace(worker, size))
+        else:
+            self._idle.put_nowait(worker)
+            return verdict
+        finally:
+            self.waiting -= size
+
+    async def _replace(self, worker: Worker, size: int) -> Problem:
+        """Start another worker for one that did not answer; return what its client is told."""
+        self.workers.discard(worker)
+        self._keep(asyncio.create_task(self._bring_up()))
+        status = await worker.end()
+        event(log, "body_worker_ended", level=logging.WARNING, status=status, bytes=size)
+        if status == -signal.SIGPROF:
+            # It used up its CPU time: of no use to send it again.
+            return Problem.of(Code.INVALID_REQUEST, "request body takes too long to check")
+        return Problem.of(Code.OVERLOADED)
+
+    async def _bring_up(self) -> None:
+        """Start a worker and put it to the idle ones; try until it works."""
+        while True:
+            worker = Worker.start()
+            self.workers.add(worker)
+            try:
+                if await worker.receive(START_SECONDS) == READY:
+                    self._idle.put_nowait(worker)
+                    return
+            except WorkerEnded:
+                pass
+            self.workers.discard(worker)
+            status = await worker.end()
+            event(log, "body_worker_not_started", level=logging.ERROR, status=status)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _keep(self, task: "asyncio.Task[object]") -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

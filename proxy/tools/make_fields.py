@@ -1,0 +1,90 @@
+"""Write `docs/reference/fields.md` from the table by which the proxy decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from daypass_proxy.providers.anthropic_fields import FIELDS
+
+TARGET = Path(__file__).resolve().parents[2] / "docs" / "reference" / "fields.md"
+
+HEAD = """# Fields of a Messages request
+
+What the proxy does with each part of the body of `POST /v1/messages` and
+`/v1/messages/count_tokens`. The body goes up byte for byte as it came, so whatever names a model, a
+price, a way out or somebody's state is either allowed here or refused (400 `field_not_allowed`,
+with the feature that a profile would have to name).
+
+- **Open on options.** A text, number, true, false or null under a name that is not listed passes,
+  as do all values of `anthropic-beta`.
+- **Closed on kinds.** An object or list under a name that is not listed needs a feature of that
+  name; so does a tool, block or source of an unknown `type`. A key that only looks like a listed
+  one (`Model`, full-width letters) is refused.
+- `null` counts as absent.
+- A key stands once in its object, whatever its spelling; numbers are finite and have at most 128
+  digits; objects are nested at most 64 deep and hold 100,000 keys and 250,000 values in all.
+
+This page is written by `python proxy/tools/make_fields.py` from `anthropic.fields.json`; a test
+compares that table with the types of the official client ({source}).
+"""
+
+
+def page() -> str:
+    """Return the whole page."""
+    parts = [HEAD.format(source=FIELDS["source"].partition(",")[0])]
+    parts += ["## Top level", *table("field", top_level())]
+    parts += ["", "## Tools", "By `type`, without a date at its end. No `type` is a custom tool."]
+    parts += table("tool", tools())
+    parts += ["", "## Blocks and sources", "Wherever they stand: in turns, in the system prompt,"]
+    parts[-1] += " in results, in documents, in what a compaction keeps."
+    parts += table("kind", kinds())
+    parts += ["", "## Fields that name a model, a price, a place or a state", ""]
+    parts[-1] = "By the `type` of the object they are in, or its name in the official client."
+    parts += table("field", FIELDS["reviewed"])
+    return "\n".join(parts) + "\n"
+
+
+def top_level() -> dict[str, str]:
+    """Say of each field what becomes of it."""
+    top = FIELDS["top_level"]
+    said = dict.fromkeys([*top["scalars"], *top["structures"]], "passes")
+    said |= {name: f"needs the feature `{name}`" for name in top["gated"]}
+    for name, values in top["values"].items():
+        said[name] = f"{' or '.join(f'`{value}`' for value in values)}: others have another price"
+    words: dict[str, str] = FIELDS["words"]
+    return said | words
+
+
+def tools() -> dict[str, str]:
+    """Say of each tool what becomes of it."""
+    known: dict[str, Any] = FIELDS["tools"]
+    said = dict.fromkeys(known["client"], "passes: it runs at the client")
+    said |= {name: f"needs the feature `{feature}`" for name, feature in known["server"].items()}
+    for name in known["egress"]:
+        said[name] += ", `allowed_domains` within the scope's and `max_uses` of 1 to 100"
+    said["advisor"] += ", its `model` in scope"
+    return said | dict.fromkeys(known["fees"], "refused: a fee for each use has no price here yet")
+
+
+def kinds() -> dict[str, str]:
+    """Say of each block and source what becomes of it."""
+    blocks, sources = FIELDS["blocks"], FIELDS["sources"]
+    said = dict.fromkeys(blocks["known"], "passes")
+    said |= dict.fromkeys(("image", "document"), "counted; its source is looked at")
+    said |= dict.fromkeys(blocks["tool_changes"], "its tool is looked at as those of `tools`")
+    said |= {name: f"needs the feature `{feature}`" for name, feature in blocks["gated"].items()}
+    said |= {f"source {name}": "passes" for name in sources["known"]}
+    gated = {name: f"needs the feature `{feature}`" for name, feature in sources["gated"].items()}
+    gated["url"] += "; https within `allowed_domains`"
+    return said | {f"source {name}": words for name, words in gated.items()}
+
+
+def table(first: str, rows: dict[str, str]) -> list[str]:
+    """Return a Markdown table, sorted."""
+    lines = [f"| {first} | what becomes of it |", "|---|---|"]
+    return lines + [f"| `{name}` | {rows[name]} |" for name in sorted(rows)]
+
+
+if __name__ == "__main__":
+    TARGET.write_text(page(), encoding="utf-8")

@@ -1,0 +1,109 @@
+"""A client connection in memory: bytes in, bytes out, with the real guard between and no socket."""
+
+import asyncio
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from daypass_proxy.guard import Limits, guarded
+from daypass_proxy.providers.anthropic import Anthropic
+
+
+class MemoryTransport(asyncio.Transport):
+    """Keeps what is written; closing it ends the protocol as a loop would, soon after."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("10.0.0.7", 40_000), "sockname": ("127.0.0.1", 8700)})
+        self.written = b""
+        self.closing = False
+        self.aborted = False
+        self.half_closed = False
+        self.protocol: Any = None
+
+    def write(self, data: Any) -> None:
+        """Keep it."""
+        assert not self.half_closed, "written after the end"
+        self.written += bytes(data)
+
+    def is_closing(self) -> bool:
+        """Say whether it was closed."""
+        return self.closing
+
+    def close(self) -> None:
+        """Close."""
+        if not self.closing:
+            self.closing = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+    def abort(self) -> None:
+        """Close, and note how."""
+        self.aborted = True
+        self.close()
+
+    def can_write_eof(self) -> bool:
+        """Say that one direction can be closed."""
+        return True
+
+    def write_eof(self) -> None:
+        """Close one direction."""
+        self.half_closed = True
+
+    def pause_reading(self) -> None:
+        """Do nothing: bytes are fed by hand."""
+
+    def resume_reading(self) -> None:
+        """Do nothing."""
+
+
+class Connection:
+    """One connection to an application; make it inside a running loop."""
+
+    def __init__(self, app: Any, limits: Limits | None = None, keep_alive: float = 120) -> None:
+        kind = guarded(limits or Limits(), render=Anthropic().render)
+        config = uvicorn.Config(
+            app, http=kind, ws="none", lifespan="off", log_config=None, proxy_headers=False
+        )
+        config.timeout_keep_alive = keep_alive  # type: ignore[assignment]  # goes to a timer
+        config.load()
+        self.state = ServerState()
+        self.transport = MemoryTransport()
+        self.protocol = self.transport.protocol = kind(config, self.state, {})
+        self.protocol.connection_made(self.transport)
+
+    @property
+    def written(self) -> bytes:
+        """All that was answered."""
+        return self.transport.written
+
+    @property
+    def statuses(self) -> list[int]:
+        """The status of each answer, as long as no body looks like one."""
+        return [int(status) for status in re.findall(rb"HTTP/1\.1 ([0-9]{3}) ", self.written)]
+
+    def feed(self, segments: Iterable[bytes]) -> None:
+        """Let bytes arrive, one segment after another, without a turn of the loop between them."""
+        for segment in segments:
+            if not self.transport.closing:
+                self.protocol.data_received(segment)
+
+    async def settle(self) -> None:
+        """Let what was begun come to its end; a request that is not whole waits for more."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+        whole = self.protocol.cycle is None or not self.protocol.cycle.more_body
+        if self.state.tasks and whole:
+            await asyncio.wait(set(self.state.tasks), timeout=5)
+
+    async def hang_up(self) -> None:
+        """The client goes; returns when nothing is left of the connection."""
+        await self.settle()
+        self.transport.close()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if self.state.tasks:
+            await asyncio.wait(set(self.state.tasks), timeout=5)
+        assert not self.state.tasks, "a request outlived its connection"
+        assert self.protocol not in self.state.connections

@@ -1,0 +1,24 @@
+"""The search for leaked keys: of a key's forms, those of the key before stay searched for."""
+
+from daypass_core.secret import parse_reference
+from daypass_proxy.keyring import Keyring
+from daypass_proxy.providers.anthropic import Anthropic
+from tests.fakes.clock import FakeClock
+from tests.fakes.keys import FakeVault
+
+KEY, NEWER = "sk-ant-fake-0123456789abcdef", "sk-ant-fake-fedcba9876543210"
+
+
+async def test_both_keys_are_searched_for_after_a_change() -> None:
+    """Row 15: after a rotation the answer to an older call may still hold the key before."""
+    vault = FakeVault(acme=KEY)
+    reference = parse_reference("vault://secret/llm/acme#api_key")
+    ring = Keyring({"acme": reference}, env_secrets={}, vault=vault, clock=FakeClock())
+    await ring.header_for("acme", Anthropic())
+    assert ring.leaks("acme", KEY.encode())
+    assert not ring.leaks("acme", NEWER.encode())
+    vault.secrets["acme"] = NEWER
+    await ring.read_all()
+    assert ring.leaks("acme", NEWER.encode())
+    assert ring.leaks("acme", KEY.encode())
+    assert not ring.leaks("acme", b"sk-ant-fake-aaaaaaaaaaaaaaaa")
