@@ -11,6 +11,11 @@ MODEL = "claude-sonnet-4-5"
 TEXT = 'The quick brown fox jumps over the lazy dog; it said "hello" and left — twice.\n'
 
 
+def _written(value: object) -> bytes:
+    """Return JSON as the official clients write it: compact, in UTF-8."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
 def text_body(word: str, size: int, stream: bool) -> bytes:
     """A conversation of about `size` bytes, as an agent sends it: many turns of plain text.
 
@@ -25,13 +30,13 @@ def text_body(word: str, size: int, stream: bool) -> bytes:
         "system": f"bench:{word} You are a helpful assistant.",
         "messages": turns,
     }
-    left = size - len(json.dumps(request))
+    left = size - len(_written(request))
     while left > 0 or len(turns) % 2 == 0:
         role = "assistant" if len(turns) % 2 else "user"
         text = TEXT * max(1, min(most, left // 90))
         turns.append({"role": role, "content": [{"type": "text", "text": text}]})
-        left -= len(json.dumps(turns[-1])) + 2
-    return json.dumps(request).encode()
+        left -= len(_written(turns[-1])) + 1
+    return _written(request)
 
 
 def image_body(word: str, size: int) -> bytes:
@@ -49,7 +54,7 @@ def image_body(word: str, size: int) -> bytes:
             }
         ],
     }
-    return json.dumps(request).encode()
+    return _written(request)
 
 
 def write_body(folder: Path, word: str, size: int, kind: str = "text") -> Path:
