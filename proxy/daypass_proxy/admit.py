@@ -88,9 +88,10 @@ class admit:
 async def _reserve(call: Call, claims: Claims, usage_id: str, services: Services) -> Price:
     price = _price(call.provider, call.model, services.prices)
     amount = ceiling(call, price)
-    # Each model the request names may be asked in turn, and each may be billed.
-    for model in set(call.models) - {call.model} if len(call.models) > 1 else ():
-        amount += ceiling(call, _price(call.provider, model, services.prices))
+    if len(call.models) > 1:
+        # Each model the request names may be asked in turn, and each may be billed.
+        for model in set(call.models) - {call.model}:
+            amount += ceiling(call, _price(call.provider, model, services.prices))
     reservation = Reservation(
         usage_id=usage_id,
         attempt=1,

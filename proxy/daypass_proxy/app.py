@@ -14,6 +14,7 @@ from daypass_core.server import DRAIN_SECONDS, Listener, serve
 from daypass_core.vault import Vault
 from daypass_proxy.authenticate import Authenticator
 from daypass_proxy.body_pool import BodyPool
+from daypass_proxy.body_spool import AVAILABLE
 from daypass_proxy.broker_link import BrokerLink, fetch_jwks
 from daypass_proxy.edge import Application
 from daypass_proxy.gauges import watch
@@ -81,7 +82,7 @@ async def build_services(settings: Settings, clock: StoreClock) -> AsyncIterator
             clock=clock,
             new_id=new_id,
             sleep=asyncio.sleep,
-            provider=Anthropic(bodies),
+            provider=Anthropic(bodies if AVAILABLE else None),
             authenticator=authenticator,
             jwks=jwks,
             broker=broker,
@@ -166,7 +167,11 @@ async def run(settings: Settings, *, on_started: Callable[[], None] | None = Non
     """Serve until a signal."""
     clock = StoreClock()
     application = Application(partial(build_services, settings, clock))
-    guard = guarded(Limits(header_seconds=settings.header_seconds), render=Anthropic().render)
+    guard = guarded(
+        Limits(header_seconds=settings.header_seconds),
+        render=Anthropic().render,
+        refused=partial(_count_refusal, application),
+    )
     await serve(
         [
             Listener(
@@ -202,13 +207,20 @@ def _started(then: Callable[[], None] | None) -> None:
 
     All that was made until now lives as long as the process, so no round has to look at it again.
     Calls leave no cycles behind, so rounds may be rare: by default the opening of thousands of
-    streams would start several full ones, each longer than a stream may wait.
+    streams would start several full ones, each longer than a stream may wait. Measured with 5,000
+    streams: a full round takes 100 ms and finds nothing, one of the middle generation 14 ms.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5_000, 10, 100)
+    gc.set_threshold(5_000, 10, 1_000)
     if then is not None:
         then()
+
+
+def _count_refusal(application: Application, code: str) -> None:
+    """Count what the guard refused; before the start and after the end nothing is counted."""
+    if application.services is not None:
+        application.services.metrics.refused(code)
 
 
 def _warn_streams(application: Application) -> None:

@@ -77,10 +77,12 @@ class Attempt:
         """Return what is to be booked as things stand."""
         usage, estimated = self._usage()
         cost = 0 if self.price is None else min(self.price.cost(usage), MAX_NANO)
-        fallback = Outcome.UPSTREAM_BROKEN if self.sent else Outcome.UNREACHABLE
+        outcome = self.outcome
+        if outcome is None:
+            outcome = Outcome.UPSTREAM_BROKEN if self.sent else Outcome.UNREACHABLE
         return Settlement(
             usage_id=self.usage_id,
-            outcome=self.outcome or fallback,
+            outcome=outcome,
             usage=usage,
             cost_nano=cost,
             estimated=estimated,

@@ -16,6 +16,7 @@ from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_core.revocation import Verdict
 from daypass_core.verify import LEEWAY, Reason, TokenRefused, unverified_key_id, verify_access
 from daypass_proxy.exchange import UNIX_PEER, Exchange
+from daypass_proxy.head import Head
 from daypass_proxy.jwks_cache import JwksCache
 from daypass_proxy.revocations import RevocationView
 
@@ -58,12 +59,11 @@ class Authenticator:
 
     async def authenticate(self, exchange: Exchange) -> Claims:
         """Return the claims of the caller's token; raises Refusal (400, 401, 429, 503)."""
-        unverified, foreign = pick_credential(exchange)
+        digest, foreign = exchange.head.once(_credential)
         self._view.check_fresh()
-        # The whole token is hashed: a prefix or part of one would let tokens pass for others.
-        digest = hashlib.sha256(unverified).digest()
         claims = self._known(digest)
         if claims is None:
+            unverified, _ = pick_credential(exchange.head)
             claims = await self._verify(unverified, exchange.peer)
             self._remember(digest, claims)
         verdict = self._view.verdict(claims)
@@ -121,13 +121,22 @@ class Authenticator:
             raise refuse(Code.TOKEN_EXPIRED if expired else Code.INVALID_TOKEN) from None
 
 
-def pick_credential(exchange: Exchange) -> tuple[bytes, list[tuple[bytes, int]]]:
+def _credential(head: Head) -> tuple[bytes, list[tuple[bytes, int]]]:
+    """Return what `pick_credential` does, with the SHA-256 of the credential in its place.
+
+    The whole token is hashed: a prefix or part of one would let tokens pass for others.
+    """
+    unverified, foreign = pick_credential(head)
+    return hashlib.sha256(unverified).digest(), foreign
+
+
+def pick_credential(head: Head) -> tuple[bytes, list[tuple[bytes, int]]]:
     """Return the caller's credential, and name and length of every different other one.
 
     The first header by POSITIONS is the credential, good or bad (attack rows 1, 23; case B38).
     Raises Refusal: 400 for one header sent twice or a second token, 401 for none or an empty one.
     """
-    header = exchange.header
+    header = head.header
     found = [(name, value) for name in POSITIONS if (value := header(name)) is not None]
     if not found:
         raise refuse(Code.MISSING_TOKEN)

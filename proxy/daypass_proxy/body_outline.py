@@ -12,10 +12,14 @@ Buffer = bytes | mmap
 """A whole body: in memory, or mapped from where the service has put it."""
 
 _SLICE = 256 * 1024  # a multiple of _STRIDE
+_SMALL = 4 * 1024  # up to here the plainest way is the fastest
 _SEPARATORS = b",[{"
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
-_STRIDE = 16
+_STRIDE = 32
+_RUN_OF_SAMPLES = b"0000"
+_BY_CHANCE = 256  # one in so many samples; a body that meets more is looked at in whole
 _FEW = 200
+_SPARSE = 256
 _COLON = ord(":")
 _SPELLED_COLON = rb"\u003"  # followed by a, in either case
 
@@ -40,14 +44,18 @@ def slices(body: Buffer, size: int = _SLICE) -> Iterator[bytes]:
 def count_up_to(byte: int, body: bytes, most: int) -> int:
     """Return how often `byte` is in `body`; when it is more than `most` times, at least most + 1.
 
-    By find() as long as there are few: over the base64 of large bodies that is ten times faster.
+    By find() as long as there are few: over the base64 of large bodies that is ten times faster,
+    and still faster when every so many hundredth byte is one.
     """
-    at = -1
-    for found in range(min(most, _FEW) + 1):
-        at = body.find(byte, at + 1)
+    if len(body) <= _SMALL:
+        return body.count(byte)
+    at, find = -1, body.find
+    tries = min(most, max(_FEW, len(body) // _SPARSE))
+    for found in range(tries + 1):
+        at = find(byte, at + 1)
         if at < 0:
             return found
-    return _FEW + 1 + body.count(byte, at + 1) if most > _FEW else most + 1
+    return tries + 1 + (body.count(byte, at + 1) if most > tries else 0)
 
 
 def has_few(wanted: bytes, body: bytes, most: int) -> bool:
@@ -82,13 +90,20 @@ def may_hold_values(body: Buffer, most: int) -> bool:
 
 def count_colons(body: Buffer) -> int:
     """Return how many colons are in the body, its strings included."""
+    if len(body) <= _SMALL:
+        return body[:].count(_COLON)
     return sum(count_up_to(_COLON, piece, len(piece)) for piece in slices(body))
 
 
 def spells_colons(body: Buffer) -> bool:
     """Say whether the body may hold a colon that is spelled as an escape."""
+    if len(body) <= _SMALL:
+        return _SPELLED_COLON in body[:]
     before = b""
     for piece in slices(body):
+        # One byte is looked for in a twentieth of the time, and base64 has no backslash.
+        if b"\\" not in piece and b"\\" not in before:
+            continue
         if _SPELLED_COLON in piece or _SPELLED_COLON in before + piece[:4]:
             return True
         before = piece[-4:]
@@ -102,12 +117,7 @@ def members(body: Buffer) -> int:
 
 def has_long_number(body: Buffer, digits: int) -> bool:
     """Say whether more than `digits` (at least 128) digits follow each other outside strings."""
-    # So long a run is met eight times by steps of _STRIDE, which is seldom in other text.
-    if len(body) <= _SLICE:
-        samples = body[::_STRIDE]
-    else:
-        samples = b"".join(piece[::_STRIDE] for piece in slices(body))
-    if b"00000000" not in samples.translate(_DIGITS_AS_ZEROS):
+    if not _may_hold_run(body):
         return False
     run, before = b"0" * (digits + 1), b""
     for outside in _outside(body):
@@ -116,6 +126,27 @@ def has_long_number(body: Buffer, digits: int) -> bool:
             return True
         before = before[-digits:]
     return False
+
+
+def _may_hold_run(body: Buffer) -> bool:
+    """Say whether so many digits may follow each other somewhere, strings included.
+
+    A run of 129 is met four times by steps of _STRIDE. In base64 that happens by chance a few times
+    in a megabyte, so what lies between is looked at as well.
+    """
+    if len(body) <= _SLICE:
+        samples = body[::_STRIDE]
+    else:
+        samples = b"".join(piece[::_STRIDE] for piece in slices(body))
+    samples = samples.translate(_DIGITS_AS_ZEROS)
+    at = -1
+    for _ in range(16 + len(samples) // _BY_CHANCE):
+        at = samples.find(_RUN_OF_SAMPLES, at + 1)
+        if at < 0:
+            return False
+        if body[at * _STRIDE : (at + len(_RUN_OF_SAMPLES) - 1) * _STRIDE + 1].isdigit():
+            return True
+    return True
 
 
 def _marks(body: Buffer) -> Iterator[bytes]:

@@ -3,8 +3,8 @@
 Made by `app` before any secret is read, asked by `providers` for bodies whose check would hold the
 event loop. A worker is a fresh interpreter (`body_worker`) with an empty environment and one
 socket, also when it replaces one that ended, so no memory of ours is ever in it. Bodies go over as
-sealed memory without a copy. What waits is bounded in bytes, and a client that is gone gives up
-its place.
+sealed memory without a copy. What waits is bounded in bytes, in all and for one sandbox; sandboxes
+take turns (`body_turns`), and a client that is gone gives up its place.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from os import getpid, pathsep
 
@@ -21,7 +22,8 @@ import msgspec
 from daypass_core.log import event, get_logger
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_core.scope import Detail
-from daypass_proxy.body_spool import Spool, return_large_blocks
+from daypass_proxy.body_spool import AVAILABLE, Spool, return_large_blocks
+from daypass_proxy.body_turns import Turns
 from daypass_proxy.body_worker import PACKET, READY, Question, Verdict
 from daypass_proxy.providers import Asked
 
@@ -32,6 +34,8 @@ MAX_WAITING = 768 * 1024 * 1024
 
 Two workers take some ten seconds for so much of the dearest kind, which is less than QUEUE_SECONDS.
 """
+SHARE = 4
+"""One sandbox may have so great a part of that: a quarter."""
 START_SECONDS = 30.0
 CHECK_SECONDS = 30.0
 """Time of the clock, not of the CPU: a worker that was stopped or starved is replaced."""
@@ -53,17 +57,21 @@ class Worker:
 
     @classmethod
     def start(cls) -> "Worker":
-        """Start a process that shares nothing with this one but a socket."""
+        """Start a process that shares nothing with this one but a socket; raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "daypass_proxy.body_worker", str(getpid())],
-                # Where modules lie, and not one variable of ours: some of them are keys.
-                env={"PYTHONPATH": pathsep.join(sys.path)},
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "daypass_proxy.body_worker", str(getpid())],
+                    # Where modules lie, and not one variable of ours: some of them are keys.
+                    env={"PYTHONPATH": pathsep.join(sys.path)},
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            except BaseException:
+                ours.close()
+                raise
         ours.setblocking(False)
         return cls(process, ours)
 
@@ -101,33 +109,44 @@ class BodyPool:
     max_waiting: int = MAX_WAITING
     waiting: int = 0
     workers: set[Worker] = field(default_factory=set)
-    _idle: asyncio.Queue[Worker] = field(default_factory=asyncio.Queue)
+    turns: Turns[Worker] = field(default_factory=Turns)
+    _waiting_of: Counter[str] = field(default_factory=Counter)
     _tasks: set[asyncio.Task[object]] = field(default_factory=set)
 
     def start(self) -> None:
-        """Start the processes; bodies that come before they are ready wait."""
+        """Start the processes; bodies that come before they are ready wait.
+
+        Only on Linux, whose memory files and limits they need.
+        """
+        if not AVAILABLE:
+            return
         return_large_blocks()
         for _ in range(self.size):
             self._keep(asyncio.create_task(self._bring_up()))
 
     async def check(
-        self, provider: str, body: Spool, detail: Detail, *, max_tokens_needed: bool
+        self, sandbox: str, provider: str, body: Spool, detail: Detail, *, max_tokens_needed: bool
     ) -> Asked:
-        """Return what `body` asks for; raises Refusal: of the check (400), or overloaded (503).
+        """Return what `body` asks for; raises Refusal: of the check (400), 429 or overloaded (503).
 
         A caller that is cancelled gives up its place; a check that has begun ends by itself.
         """
+        if self._waiting_of[sandbox] + len(body) > self.max_waiting // SHARE:
+            raise refuse(
+                Code.RATE_LIMITED,
+                "this sandbox has too many large requests under way; send fewer at once",
+            )
         if self.waiting + len(body) > self.max_waiting:
             raise refuse(Code.OVERLOADED)
         question = Question(provider, len(body), max_tokens_needed, detail)
         body.seal()
-        self.waiting += len(body)
+        self._count(sandbox, len(body))
         try:
-            worker = await self._begin(question, body)
+            worker = await self._begin(sandbox, question, body)
         except BaseException:
-            self.waiting -= len(body)
+            self._count(sandbox, -len(body))
             raise
-        work = asyncio.create_task(self._finish(worker, len(body)))
+        work = asyncio.create_task(self._finish(sandbox, worker, len(body)))
         self._keep(work)
         verdict = await asyncio.shield(work)
         if verdict.asked is None:
@@ -145,32 +164,41 @@ class BodyPool:
         await asyncio.gather(*(worker.end() for worker in self.workers))
         self.workers.clear()
 
-    async def _begin(self, question: Question, body: Spool) -> Worker:
+    def _count(self, sandbox: str, size: int) -> None:
+        self.waiting += size
+        self._waiting_of[sandbox] += size
+        if not self._waiting_of[sandbox]:
+            del self._waiting_of[sandbox]
+
+    async def _begin(self, sandbox: str, question: Question, body: Spool) -> Worker:
         """Give the body to a worker, when there is one; raises Refusal overloaded."""
         packet = msgspec.json.encode(question)
         try:
             async with asyncio.timeout(QUEUE_SECONDS):
                 while True:
-                    worker = await self._idle.get()
+                    worker = await self.turns.take(sandbox)
                     try:
                         socket.send_fds(worker.link, [packet], [body.fd])
                         return worker
                     except OSError:  # it ended while it was idle
+                        self.turns.done(sandbox)
                         self._keep(asyncio.create_task(self._replace(worker, 0)))
         except TimeoutError:
             raise refuse(Code.OVERLOADED) from None
 
-    async def _finish(self, worker: Worker, size: int) -> Verdict:
+    async def _finish(self, sandbox: str, worker: Worker, size: int) -> Verdict:
         """Wait for the verdict; also when nobody wants it any more, since the worker is at it."""
         try:
             verdict = _VERDICTS.decode(await worker.receive(CHECK_SECONDS))
         except (WorkerEnded, msgspec.DecodeError):
+            self.turns.done(sandbox)
             return Verdict(problem=await self._replace(worker, size))
         else:
-            self._idle.put_nowait(worker)
+            self.turns.done(sandbox)
+            self.turns.offer(worker)
             return verdict
         finally:
-            self.waiting -= size
+            self._count(sandbox, -size)
 
     async def _replace(self, worker: Worker, size: int) -> Problem:
         """Start another worker for one that did not answer; return what its client is told."""
@@ -184,21 +212,33 @@ class BodyPool:
         return Problem.of(Code.OVERLOADED)
 
     async def _bring_up(self) -> None:
-        """Start a worker and put it to the idle ones; try until it works."""
+        """Start a worker and put it to the idle ones; try until it works.
+
+        No failure may end this: each worker that is not brought up is missing for good.
+        """
         while True:
-            worker = Worker.start()
-            self.workers.add(worker)
             try:
-                if await worker.receive(START_SECONDS) == READY:
-                    self._idle.put_nowait(worker)
-                    return
-            except WorkerEnded:
-                pass
-            self.workers.discard(worker)
-            status = await worker.end()
-            event(log, "body_worker_not_started", level=logging.ERROR, status=status)
+                worker = Worker.start()
+            except OSError as error:  # no process, descriptor or memory to be had just now
+                _not_started(None, error.strerror)
+            else:
+                self.workers.add(worker)
+                try:
+                    if await worker.receive(START_SECONDS) == READY:
+                        self.turns.offer(worker)
+                        return
+                except WorkerEnded:
+                    pass
+                self.workers.discard(worker)
+                status = await worker.end()
+                _not_started(status, None)
             await asyncio.sleep(_PAUSE_SECONDS)
 
     def _keep(self, task: "asyncio.Task[object]") -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _not_started(status: int | None, reason: str | None) -> None:
+    """Tell the status of a process that ended early, or why there was none."""
+    event(log, "body_worker_not_started", level=logging.ERROR, status=status, reason=reason)

@@ -17,12 +17,18 @@ from daypass_core.problem import Code, refuse
 SPOOL_ABOVE = 2 * 1024 * 1024
 """Smaller bodies are joined in memory; that takes a millisecond."""
 AVAILABLE = sys.platform == "linux"
+"""Elsewhere, on a developer's machine, bodies stay in memory and a thread checks large ones."""
 _M_MMAP_THRESHOLD = -3
 _SEALS = (
     (fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     if AVAILABLE
     else 0
 )
+
+
+def spool_above(limit: int) -> int:
+    """Return the size above which a body of at most `limit` bytes is spooled."""
+    return SPOOL_ABOVE if AVAILABLE else limit
 
 
 def return_large_blocks() -> None:

@@ -5,12 +5,12 @@ request, answers bounded in size and time; every failure is BrokerUnreachable.
 """
 
 import asyncio
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from daypass_proxy.transport.dial import trust
 from daypass_proxy.transport.response import NotHttp, Response
 
 # The broker may wait 2 s for a cut-off to pass and 5 s for a lock before it says 503 by itself.
@@ -68,7 +68,7 @@ class BrokerLink:
         self._socket = url.removeprefix("unix:") if url.startswith("unix:") else None
         parts = urlsplit(url)
         self._host = parts.hostname or ""
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = trust() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._authority = "broker" if self._socket else parts.netloc
         self._prefix = "" if self._socket else parts.path

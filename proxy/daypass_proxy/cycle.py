@@ -18,6 +18,19 @@ _GONE = {"type": "http.disconnect"}
 class ReadingCycle(RequestResponseCycle):
     """One request as it arrives. `more_body` is true until all of it is here."""
 
+    # How every request begins; set on the class, for there are many requests.
+    disconnected = False
+    body: bytes | bytearray = b""  # type: ignore[assignment]  # one piece is not copied
+    more_body = True
+    response_started = False
+    response_complete = False
+    chunked_encoding: bool | None = None
+    expected_content_length = 0
+    _taken = False  # the app has had some of the body
+    _told_whole = False  # the app has had all of it
+    _waiter: asyncio.Future[None] | None = None
+    _when_gone: Callable[[], None] | None = None
+
     def __init__(
         self,
         *,
@@ -31,24 +44,14 @@ class ReadingCycle(RequestResponseCycle):
         on_response: Callable[[], None],
     ) -> None:
         """Take the place of uvicorn's constructor, which makes an event for every request."""
-        self.scope = scope
+        self.scope: Any = scope
         self.transport = transport
         self.flow = flow
         self.logger = logger
         self.default_headers = default_headers
         self.on_response = on_response
-        self.disconnected = False
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = expect_100_continue
-        self.body: bytes | bytearray = b""  # type: ignore[assignment]  # one piece is not copied
-        self.more_body = True
-        self.response_started = False
-        self.response_complete = False
-        self.chunked_encoding = None
-        self.expected_content_length = 0
-        self._told_whole = False  # the app has had the message that ends the body
-        self._waiter: asyncio.Future[None] | None = None
-        self._when_gone: Callable[[], None] | None = None
 
     # -- what the connection says
 
@@ -96,6 +99,26 @@ class ReadingCycle(RequestResponseCycle):
         self._when_gone = act
         self.flow.resume_reading()  # an end that is not read is not noticed
 
+    def whole_body(self, most: int) -> bytes | None:
+        """Return a body of at most `most` bytes if all of it is here and none was taken before.
+
+        None says to ask `receive`, which waits, tells of a client that has gone, and invites.
+        """
+        if (
+            self.more_body
+            or self._told_whole
+            or self.disconnected
+            or self.response_complete
+            or self.waiting_for_100_continue
+            or self._taken
+            or len(self.body) > most
+        ):
+            return None
+        body, self.body = bytes(self.body), b""
+        self._told_whole = True
+        self.flow.resume_reading()
+        return body
+
     async def receive(self) -> Any:
         """Return the next ASGI message; after the body's last one, wait for the client's end."""
         if self.waiting_for_100_continue and not self.transport.is_closing():
@@ -105,7 +128,7 @@ class ReadingCycle(RequestResponseCycle):
             self.flow.resume_reading()
             if self.body or not (self.more_body or self._told_whole):
                 body, self.body = bytes(self.body), b""
-                self._told_whole = not self.more_body
+                self._told_whole, self._taken = not self.more_body, True
                 return {"type": "http.request", "body": body, "more_body": self.more_body}
             self._waiter = asyncio.get_running_loop().create_future()
             try:

@@ -50,9 +50,10 @@ def likely_input(call: Call, price: Price) -> int:
 
 def _window(call: Call, price: Price) -> int:
     """Return how many input tokens of `call` the provider would take."""
-    flags = (value for name, value in call.headers if name == b"anthropic-beta")
-    long = any(_LONG_CONTEXT_FLAG in value.lower() for value in flags)
-    return max(price.context_window, LONG_CONTEXT_TOKENS) if long else price.context_window
+    for name, value in call.headers:
+        if name == b"anthropic-beta" and _LONG_CONTEXT_FLAG in value.lower():
+            return max(price.context_window, LONG_CONTEXT_TOKENS)
+    return price.context_window
 
 
 def _binary_bytes(call: Call) -> int:

@@ -5,23 +5,31 @@ frozen at creation, so nothing that arrives later (trailers) can change what was
 """
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from daypass_core.problem import Code, refuse
 from daypass_proxy.body_spool import Spool
+from daypass_proxy.head import Head, HeaderPairs
+
+__all__ = [
+    "ABORT_EXTENSION", "DIRECT_EXTENSION", "GONE_EXTENSION", "HEAD_EXTENSION", "UNIX_PEER",
+    "ClientGone", "Direct", "Exchange", "HeaderPairs", "Headers", "Message", "Receive", "Send",
+    "header_text",
+]  # fmt: skip
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
-HeaderPairs = tuple[tuple[bytes, bytes], ...]
-"""Header fields as they came, names in lower case."""
 
 # The extensions under which guard hands out the way to cut the connection, and the way to be told,
 # once, that the client has gone. ASGI itself has only a message that a task would have to wait for.
 ABORT_EXTENSION = "daypass.abort"
 GONE_EXTENSION = "daypass.gone"
-
+# The Head and the content-length (empty without one), checked and taken apart by guard.
+HEAD_EXTENSION = "daypass.head"
+# A `Direct`. An ASGI server has only `send`, a coroutine and a dictionary for each piece.
+DIRECT_EXTENSION = "daypass.direct"
 
 UNIX_PEER = "unix"
 """The peer of every client that came by the Unix socket; it has no address."""
@@ -31,12 +39,32 @@ class ClientGone(Exception):
     """The client closed the connection before the exchange was over."""
 
 
+class Direct(Protocol):
+    """What guard does at once where nothing has to be waited for; None or False tell that it has.
+
+    Then nothing was done, and ASGI's own messages are the way.
+    """
+
+    def whole_body(self, most: int) -> bytes | None:
+        """Return the body if all of it is here, at most `most` bytes, and none was taken yet."""
+        ...
+
+    def answer(self, status: int, headers: Headers, body: bytes) -> bool:
+        """Write a whole answer; `headers` have its content-length."""
+        ...
+
+    def write(self, chunk: bytes) -> bool:
+        """Write a piece of the body of an answer that has begun."""
+        ...
+
+
 class Exchange:
     """A request and its answer. `peer` is an address, or UNIX_PEER."""
 
     __slots__ = (
-        "_abort", "_fields", "_receive", "_send", "_when_gone", "headers", "method", "peer",
-        "raw_path", "raw_query", "request_id", "started", "started_response", "status",
+        "_abort", "_direct", "_length", "_receive", "_send", "_when_gone", "head", "headers",
+        "method", "peer", "raw_path", "raw_query", "request_id", "started", "started_response",
+        "status",
     )  # fmt: skip
 
     def __init__(
@@ -53,8 +81,6 @@ class Exchange:
         self.raw_path: bytes = scope["raw_path"]
         self.raw_query: bytes = scope["query_string"]
         self.headers: HeaderPairs = tuple(scope["headers"])
-        # By name, the last of each; asked before the pairs, which tell what was sent twice.
-        self._fields = dict(self.headers)
         client = scope.get("client")
         self.peer: str = client[0] if client and client[0] else UNIX_PEER
         self.request_id = request_id
@@ -65,6 +91,10 @@ class Exchange:
         self._when_gone: Callable[[Callable[[], None]], None] | None = extensions.get(
             GONE_EXTENSION
         )
+        self._direct: Direct | None = extensions.get(DIRECT_EXTENSION)
+        self.head: Head
+        self._length: bytes
+        self.head, self._length = extensions.get(HEAD_EXTENSION) or (Head(self.headers), b"")
         self._receive = receive
         self._send = send
         self.status: int | None = None
@@ -75,17 +105,9 @@ class Exchange:
 
     def header(self, name: bytes) -> bytes | None:
         """Return the single value of `name`; raises Refusal invalid_request when it came twice."""
-        value = self._fields.get(name)
-        if (
-            value is not None
-            and len(self._fields) != len(self.headers)
-            and len(self.values(name)) > 1
-        ):
-            raise refuse(
-                Code.INVALID_REQUEST,
-                f"header {name.decode('latin-1')} was sent more than once; send it once",
-            )
-        return value
+        if self._length and name == b"content-length":
+            return self._length
+        return self.head.header(name)
 
     def body_size(self, limit: int) -> int:
         """Return how many bytes the body can have: what is announced, else `limit`.
@@ -113,6 +135,11 @@ class Exchange:
         ClientGone. The deadline is guard's: it answers 408 itself and cuts the connection.
         """
         self.body_size(limit)
+        if self._direct is not None:
+            most = limit if spool_above is None else min(limit, spool_above)
+            body = self._direct.whole_body(most)
+            if body is not None:
+                return body
         pieces: list[bytes] = []
         spool: Spool | None = None
         size = 0
@@ -145,12 +172,19 @@ class Exchange:
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Answer with a complete body; adds content-length."""
-        length = (b"content-length", str(len(body)).encode())
-        await self.start(status, (*headers, length))
+        sent = self._begin(status, headers)
+        sent.append((b"content-length", b"%d" % len(body)))
+        if self._direct is not None and self._direct.answer(status, sent, body):
+            return
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send status and headers; adds our request-id unless the headers carry one."""
+        sent = self._begin(status, headers)
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+
+    def _begin(self, status: int, headers: Headers) -> list[tuple[bytes, bytes]]:
         sent = [*headers]
         for name, _ in sent:
             if name == b"request-id":
@@ -159,11 +193,16 @@ class Exchange:
             sent.append((b"request-id", self.request_id.encode()))
         self.started_response = True
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+        return sent
+
+    def write(self, chunk: bytes) -> bool:
+        """Write a piece of the body at once; False, and it is not, when `send` has to wait."""
+        return self._direct is not None and self._direct.write(chunk)
 
     async def send(self, chunk: bytes) -> None:
         """Send a piece of the body; waits while the client reads slowly."""
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        if not self.write(chunk):
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def finish(self) -> None:
         """End the body tidily."""
@@ -186,4 +225,7 @@ class Exchange:
 
 def header_text(headers: HeaderPairs, name: bytes) -> str:
     """Return the (first) value of a header as text, empty without one."""
-    return next((value.decode("latin-1") for each, value in headers if each == name), "")
+    for each, value in headers:
+        if each == name:
+            return value.decode("latin-1")
+    return ""

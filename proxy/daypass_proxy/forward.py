@@ -9,7 +9,7 @@ from __future__ import annotations
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_proxy.admit import admit
 from daypass_proxy.attempt import cut_problem
-from daypass_proxy.body_spool import SPOOL_ABOVE
+from daypass_proxy.body_spool import spool_above
 from daypass_proxy.closing import CallRecord, close_call
 from daypass_proxy.exchange import ClientGone, Exchange
 from daypass_proxy.relay import relay
@@ -44,10 +44,10 @@ async def _serve(exchange: Exchange, endpoint: str, services: Services, record: 
         raise refuse(Code.INSUFFICIENT_SCOPE)
     with services.body_room.enter(claims.sandbox, exchange.body_size(limit)) as took:
         asked = services.clock.monotonic()
-        body = await exchange.read_body(limit, SPOOL_ABOVE)
+        body = await exchange.read_body(limit, spool_above(limit))
         record.body_seconds = services.clock.monotonic() - asked
         took(len(body))
-        call = await provider.read(exchange, endpoint, body, detail)
+        call = await provider.read(exchange, endpoint, body, detail, claims.sandbox)
         async with admit(call, claims, exchange.request_id, services) as attempt:
             record.attempt = attempt
             exchange.when_gone(attempt.live.client_gone)

@@ -7,55 +7,33 @@ for head, body and write stall. Refusals are written here, in a provider's words
 """
 
 import asyncio
-import re
-import socket
-import struct
-from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from daypass_core.ids import new_id
 from daypass_core.log import event, failed, get_logger
-from daypass_core.problem import Code, Problem, Refusal, refuse
-from daypass_proxy.exchange import ABORT_EXTENSION, GONE_EXTENSION, UNIX_PEER
-from daypass_proxy.guard_answer import AnswerCycle, whole_answer
-from daypass_proxy.guard_deadline import Deadline
-from daypass_proxy.guard_head import check_head
-from daypass_proxy.providers import Rendered
+from daypass_core.problem import Code, Refusal, refuse
+from daypass_proxy.exchange import (
+    ABORT_EXTENSION,
+    DIRECT_EXTENSION,
+    GONE_EXTENSION,
+    HEAD_EXTENSION,
+)
+from daypass_proxy.guard_answer import AnswerCycle
+from daypass_proxy.guard_connection import GuardedConnection, Limits, Refused, Render
+from daypass_proxy.guard_head import check_empty_lines, check_head
+from daypass_proxy.guard_known import KnownHead, whole_head
+from daypass_proxy.head import Head
+
+__all__ = ["GuardedProtocol", "Limits", "guarded"]
 
 log = get_logger(__name__)
 
-Render = Callable[[Problem, str], Rendered]
-"""Turns a problem, and our id of the request, into an answer: `Provider.render`."""
-
 # Bytes that are not payload (chunk heads, extensions, an endless trailer) allowed beside a body.
 _CHUNK_OVERHEAD = 64 * 1024
-_EMPTY_LINES = re.compile(rb"(?:\r\n)*\r?")
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one connection may ask of us; sizes in bytes, times in seconds."""
-
-    header_bytes: int = 32 * 1024
-    header_count: int = 64
-    header_seconds: float = 10.0
-    body_seconds: float = 30.0
-    body_bytes_per_second: int = 64 * 1024
-    write_stall_seconds: float = 30.0
-    # After an answer was given early, for how long and how much of the rest of the body is read
-    # and thrown away, so that the client gets to read the answer instead of a connection reset.
-    drain_seconds: float = 5.0
-    drain_bytes: int = 64 * 1024 * 1024
-    linger_seconds: float = 1.0
-    discard_bytes: int = 256 * 1024
 
 
 class _Phase(Enum):
@@ -70,12 +48,8 @@ class _Phase(Enum):
 _IDLE, _HEAD, _BODY, _SERVING, _REFUSED = _Phase
 
 
-class GuardedProtocol(HttpToolsProtocol):
-    """One client connection inside our limits; a configured subclass comes from `guarded`."""
-
-    limits: Limits
-    render: Render
-    cycle: AnswerCycle
+class GuardedProtocol(GuardedConnection):
+    """One client connection and what is said on it; a configured subclass comes from `guarded`."""
 
     def __init__(
         self,
@@ -88,9 +62,6 @@ class GuardedProtocol(HttpToolsProtocol):
         # uvicorn lets its parser read on after "Connection: close"; ours keeps llhttp's default.
         self.parser = httptools.HttpRequestParser(self)
         self._phase = _IDLE
-        limits = self.limits
-        self._deadline = Deadline(self.loop, min(limits.header_seconds, limits.body_seconds))
-        self._stall: asyncio.TimerHandle | None = None
         self._fed = 0  # raw bytes since the head began
         self._half_line = b""  # a carriage return before the head, its line feed to come
         self._most_headers = 0  # how many headers may come; none before or after a head
@@ -98,24 +69,17 @@ class GuardedProtocol(HttpToolsProtocol):
         self._payload = 0  # body bytes among them
         self._announced = 0
         self._body_began = 0.0
-        self._discarded = 0
-
-    # -- the connection
+        self._known: KnownHead | None = None
+        self._owed = 0  # bytes to come of a body whose head the parser was not given
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the head deadline at once: an idle connect costs a descriptor."""
         super().connection_made(transport)
-        # ASGI leaves the values of extensions to their authors; uvicorn's type knows only dicts.
-        self._extensions: dict[str, Any] = {
-            ABORT_EXTENSION: self._abort,
-            GONE_EXTENSION: self._when_gone,
-        }
         self._deadline.set(self.limits.header_seconds, self._head_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers with the connection."""
-        self._deadline.close()
-        self._unset_stall()
+        """Forget the head with the connection."""
+        self._known = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -123,18 +87,20 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._phase is _REFUSED:
             self._discard(len(data))
             return
-        before = self._phase
+        before, cycle = self._phase, self.cycle
         fresh = before is _IDLE and self._fed == 0
+        known = self._known
         try:
-            if before is _IDLE and (self._half_line or data[0] in b"\r\n"):
-                self._check_empty_lines(data)
-            room = self.limits.header_bytes - self._fed
-            if len(data) > room and (self._phase is _IDLE or self._phase is _HEAD):
-                view = memoryview(data)
-                self._feed(view[:room])
-                self._feed(view[room:])
+            if fresh and known is not None and (length := known.length(data)) is not None:
+                self._take_known(known, length, data)
+            elif self._owed:
+                self._take_body(data)
             else:
-                self._feed(data)
+                self._read(data)
+                # From the second request on: most long streams are the only one of a connection,
+                # and would keep its bytes in memory for nothing.
+                if fresh and cycle is not None:
+                    self._know(data)
         except Refusal as refusal:
             self._refuse(refusal)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -148,22 +114,71 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._refuse(refuse(Code.INTERNAL_ERROR))
         # What came whole in one read needs no deadline, so none is set before the read is done.
         phase = self._phase
-        if phase is _BODY and before is not _BODY:
+        # The end of a body that was answered early and the next head may have come together.
+        if phase is _BODY and self.cycle is not cycle:
             self._body_began = self.loop.time()
             self._deadline.set(self.limits.body_seconds, self._body_late)
-        elif fresh and self.cycle is not None and (phase is _HEAD or phase is _IDLE):
+        elif (phase is _HEAD and before is _BODY) or (
+            fresh and cycle is not None and (phase is _HEAD or phase is _IDLE)
+        ):
             self._deadline.set(self.limits.header_seconds, self._head_late)
 
-    def _check_empty_lines(self, data: bytes) -> None:
-        """Let whole empty lines stand before a request (RFC 9112 §2.2), and no half ones.
+    def _read(self, data: bytes) -> None:
+        """Give the parser what came."""
+        if self._phase is _BODY and 0 < (owed := self._announced - self._payload) < len(data):
+            # What follows the body is held to the rules of what stands between two messages.
+            self._feed(data[:owed])
+            data = data[owed:]
+        waits = self._phase is _IDLE
+        if waits and (self._half_line or data[0] in b"\r\n"):
+            self._half_line = check_empty_lines(self._half_line, data)
+        room = self.limits.header_bytes - self._fed
+        if len(data) > room and (waits or self._phase is _HEAD):
+            view = memoryview(data)
+            self._feed(view[:room])
+            self._feed(view[room:])
+        else:
+            self._feed(data)
 
-        llhttp skips whatever carriage returns and line feeds there are; others do not.
-        """
-        rest = data.lstrip(b"\r\n")
-        lines = self._half_line + data[: len(data) - len(rest)]
-        self._half_line = lines[-1:] if lines.endswith(b"\r") else b""
-        if not _EMPTY_LINES.fullmatch(lines) or (rest and self._half_line):
-            raise refuse(Code.INVALID_REQUEST, "request is not valid HTTP/1.1")
+    def _know(self, data: bytes) -> None:
+        """Remember the head that was just read, if all of it came at once and was good."""
+        if self._phase is not _SERVING and self._phase is not _BODY:
+            return
+        cycle, scope = self.cycle, self.cycle.scope
+        head, length = scope["extensions"][HEAD_EXTENSION]
+        raw = whole_head(data, self._payload)
+        # What ends the connection leaves the parser in another state; chunks it has to read.
+        if raw and cycle.keep_alive and head.header(b"transfer-encoding") is None:
+            known = KnownHead(raw, scope, head, cycle.waiting_for_100_continue)
+            if known.own_length == length:  # else it stands there in a form unknown to us
+                self._known = known
+
+    def _take_known(self, known: KnownHead, length: bytes, data: bytes) -> None:
+        """Begin a request whose head is the last one's; its body is counted here."""
+        scope = known.scope.copy()
+        scope["headers"] = known.headers(length)
+        self._begin(scope, known.head, length, known.expects, keep_alive=True)
+        self._owed = self._announced
+        if len(data) > known.size or not self._owed:
+            self._take_body(data[known.size :])
+
+    def _take_body(self, data: bytes) -> None:
+        """Take the body behind a known head; what follows the body is the parser's again."""
+        owed = self._owed
+        self._wire += len(data)
+        if owed:
+            self._owed = max(owed - len(data), 0)
+            self.on_body(data[:owed])
+        if self._owed:
+            self._check_drained()
+            return
+        self.on_message_complete()
+        if len(data) > owed:
+            self._read(data[owed:])
+
+    def _check_drained(self) -> None:
+        if self._wire > self.limits.drain_bytes and self.cycle.response_complete:
+            raise refuse(Code.REQUEST_TOO_LARGE)
 
     def _feed(self, piece: bytes | memoryview) -> None:
         """Give the parser the next piece; of a head no more than it may have in all."""
@@ -181,8 +196,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if self._wire > 2 * self._payload + _CHUNK_OVERHEAD:
             raise refuse(Code.INVALID_REQUEST, "chunks carry too little; send larger ones")
-        if self._wire > self.limits.drain_bytes and self.cycle.response_complete:
-            raise refuse(Code.REQUEST_TOO_LARGE)
+        self._check_drained()
 
     # -- parser callbacks
 
@@ -190,6 +204,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Begin a head; a second request before the first was answered is not taken."""
         if self.cycle is not None and not self.cycle.response_complete:
             raise refuse(Code.INVALID_REQUEST, "wait for the answer before the next request")
+        if self.cycle is not None and not self.cycle.keep_alive:
+            raise refuse(Code.INVALID_REQUEST, "nothing can follow; the connection is closing")
         self.url = b""
         self.headers = []
         self._most_headers = self.limits.header_count
@@ -218,8 +234,9 @@ class GuardedProtocol(HttpToolsProtocol):
         headers, found = check_head(
             method, version, self.url, tuple(self.headers), self.limits.header_bytes
         )
+        self.headers = []  # not kept beside the checked ones for as long as a stream lasts
         path, _, query = self.url.partition(b"?")
-        self.scope = {
+        scope = {
             "type": "http",
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
             "http_version": version,
@@ -234,24 +251,48 @@ class GuardedProtocol(HttpToolsProtocol):
             "query_string": query,
             # Frozen: whatever the parser says later is not in it.
             "headers": headers,
-            "extensions": self._extensions,
         }
-        self.cycle = AnswerCycle(
-            scope=self.scope,
+        length = found.get(b"content-length", b"")
+        head = Head(tuple(pair for pair in headers if pair[0] != b"content-length"))
+        # RFC 9110 §10.1.1: HTTP/1.0 knows no interim answers.
+        expects = b"expect" in found and version == "1.1"
+        keep_alive = version == "1.1" and self.parser.should_keep_alive()
+        self._begin(scope, head, length, expects, keep_alive=keep_alive)
+
+    def _begin(
+        self, scope: Any, head: Head, length: bytes, expects: bool, *, keep_alive: bool
+    ) -> None:
+        """Hand a request over to the app; its body is to come."""
+        cycle = self.cycle = AnswerCycle(
+            scope=scope,
             transport=self.transport,
             flow=self.flow,
             logger=self.logger,
             default_headers=self.server_state.default_headers,
-            # RFC 9110 §10.1.1: HTTP/1.0 knows no interim answers.
-            expect_100_continue=b"expect" in found and version == "1.1",
-            keep_alive=version == "1.1" and self.parser.should_keep_alive(),
+            expect_100_continue=expects,
+            keep_alive=keep_alive,
             on_response=self.on_response_complete,
         )
+        # Of this request, not of the connection: what is left of an earlier one must neither write
+        # nor cut. ASGI leaves the values of extensions to their authors.
+        scope["extensions"] = {
+            ABORT_EXTENSION: cycle.abort, GONE_EXTENSION: cycle.when_gone,
+            HEAD_EXTENSION: (head, length), DIRECT_EXTENSION: cycle,
+        }  # fmt: skip
         self._phase = _BODY
         self._most_headers = 0
         self._wire = self._payload = 0
-        self._announced = int(found.get(b"content-length", 0))
-        self._start_asgi_task(self.cycle, self.app)
+        self._announced = int(length or 0)
+        self.tasks.add(self.loop.create_task(self._serve(cycle)))
+
+    async def _serve(self, cycle: AnswerCycle) -> None:
+        """Run the app; a callback that forgets the task would cost another turn of the loop."""
+        try:
+            await cycle.run_asgi(self.app)
+        finally:
+            self.tasks.discard(asyncio.current_task())
+            # Through the extensions they hold each other: nothing else would free them at once.
+            cycle.scope = None
 
     def on_body(self, body: bytes) -> None:
         """Count the payload, and keep it for the app unless that has answered already."""
@@ -292,40 +333,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self._phase = _IDLE
         self._deadline.set(self.timeout_keep_alive, self.transport.close)
 
-    # -- flow control
-
-    def pause_writing(self) -> None:
-        """Give a client that does not read a bounded time."""
-        super().pause_writing()
-        self._unset_stall()
-        self._stall = self.loop.call_later(self.limits.write_stall_seconds, self._stalled)
-
-    def resume_writing(self) -> None:
-        """The client reads again."""
-        self._unset_stall()
-        super().resume_writing()
-
-    def _unset_stall(self) -> None:
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-
-    def _stalled(self) -> None:
-        event(log, "client_stalled", peer=self._peer())
-        self.transport.abort()
-
-    def _when_gone(self, act: Callable[[], None]) -> None:
-        self.cycle.when_gone(act)
-
-    def _abort(self) -> None:
-        """Cut the connection, so that nobody takes the answer so far for a whole one."""
-        if self.cycle.until_close:
-            # Such an answer ends with the connection: only a reset tells it from a torn one.
-            raw = self.transport.get_extra_info("socket")
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        self.cycle.disconnected = True
-        self.transport.abort()
-
     # -- deadlines
 
     def _head_late(self) -> None:
@@ -335,9 +342,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refuse(refuse(Code.REQUEST_TIMEOUT, "request headers did not arrive in time"))
 
     def _body_late(self) -> None:
-        """Allow 30 s and the time the body, as announced or as come, needs at the least rate."""
-        size = max(self._announced, self._payload)
-        allowed = self.limits.body_seconds + size / self.limits.body_bytes_per_second
+        """Allow 30 s, and more to what comes at the least rate.
+
+        What is announced buys no time: its sender would hold room for it while it sends nothing.
+        """
+        allowed = self.limits.body_seconds + self._payload / self.limits.body_bytes_per_second
         left = self._body_began + allowed - self.loop.time()
         if left > 0:
             self._deadline.set(left, self._body_late)
@@ -345,11 +354,6 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse(refuse(Code.REQUEST_TIMEOUT))
 
     # -- refusing
-
-    def _discard(self, size: int) -> None:
-        self._discarded += size
-        if self._discarded > self.limits.discard_bytes:
-            self.transport.abort()
 
     def _refuse(self, refusal: Refusal) -> None:
         """Believe nothing more on this connection, and say so where that is still possible."""
@@ -372,25 +376,21 @@ class GuardedProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.set()
             if started:
-                self._abort()
+                self.cycle.abort()
                 return
         self._write_refusal(refusal)
 
-    def _write_refusal(self, refusal: Refusal) -> None:
-        """Answer, half-close, and read a little on, so that the answer outruns the reset."""
-        if self.transport.is_closing():
-            return
-        rendered = self.render(refusal.problem, new_id("req"))
-        self.transport.write(whole_answer(rendered, self.server_state.default_headers))
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self._deadline.set(self.limits.linger_seconds, self.transport.close)
 
-    def _peer(self) -> str:
-        return self.client[0] if self.client else UNIX_PEER
+def guarded(
+    limits: Limits, *, render: Render, refused: Refused = lambda _code: None
+) -> type[GuardedProtocol]:
+    """Return the protocol class with `limits`, for uvicorn's `http` setting.
 
-
-def guarded(limits: Limits, *, render: Render) -> type[GuardedProtocol]:
-    """Return the protocol class with `limits`, for uvicorn's `http` setting."""
-    configured = {"limits": limits, "render": staticmethod(render)}
+    `refused` is told of each refusal that is answered here, which the app never sees.
+    """
+    configured = {
+        "limits": limits,
+        "render": staticmethod(render),
+        "refused": staticmethod(refused),
+    }
     return type("ConfiguredGuard", (GuardedProtocol,), configured)

@@ -6,6 +6,8 @@ connection; and whether it is closed at once is left to `guard`, which knows who
 """
 
 import re
+import socket
+import struct
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -25,6 +27,7 @@ _USUAL = frozenset(
 )  # fmt: skip
 _VALUE_BYTES = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
 _BODILESS = (204, 304)
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _ONE_WRITE = 64 * 1024  # a larger body is not copied to put its head before it
 
 
@@ -51,6 +54,43 @@ class AnswerCycle(ReadingCycle):
             self._write_body(message.get("body", b""), message.get("more_body", False))
         else:
             raise RuntimeError("the answer is already complete")
+
+    def answer(self, status: int, headers: Headers, body: bytes) -> bool:
+        """Write a whole answer at once; False, and nothing is written, when `send` has to wait."""
+        if self.disconnected:
+            return True
+        if self.flow.write_paused:
+            return False
+        if self.response_started:
+            raise RuntimeError("the answer has begun already")
+        self._write_head(status, headers)
+        self._write_body(body, False)
+        return True
+
+    def write(self, chunk: bytes) -> bool:
+        """Write a piece of the body at once; False, and it is not, when `send` has to wait."""
+        if self.disconnected:
+            return True
+        if self.flow.write_paused:
+            return False
+        if not self.response_started or self.response_complete:
+            raise RuntimeError("no answer is under way")
+        self._write_body(chunk, True)
+        return True
+
+    def abort(self) -> None:
+        """Cut the connection, so that nobody takes the answer so far for a whole one.
+
+        An answer that is complete cannot be taken back: the connection is the next request's.
+        """
+        if self.response_complete:
+            return
+        if self.until_close:
+            # Such an answer ends with the connection: only a reset tells it from a torn one.
+            raw = self.transport.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.disconnected = True
+        self.transport.abort()
 
     def _write_head(self, status: int, headers: Any) -> None:
         lines = [STATUS_LINE[status]]
@@ -104,7 +144,7 @@ class AnswerCycle(ReadingCycle):
             self.transport.write(head)
         elif self.chunked_encoding:
             if body:
-                body = b"".join((b"%x\r\n" % len(body), body, b"\r\n"))
+                body = b"%x\r\n%b\r\n" % (len(body), body)
             self.transport.write(body if more_body else body + b"0\r\n\r\n")
         else:
             if not self.until_close:

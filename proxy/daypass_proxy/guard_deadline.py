@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 # The loop counts in milliseconds: a timer may come that much too early.
 _ROUNDING = 0.001
+# Loop time that a due action waits for once more, long enough for a look at the sockets.
+_LAST_LOOK = 0.01
 
 
 class Deadline:
@@ -25,6 +27,7 @@ class Deadline:
         self._action: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._wakes = 0.0
+        self._looked_at: float | None = None
 
     def set(self, seconds: float, action: Callable[[], None]) -> None:
         """Do `action` in `seconds` from now, and nothing of what was set before."""
@@ -47,7 +50,10 @@ class Deadline:
     def _sleep_until(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._wakes = min(due, self._loop.time() + self._longest_sleep)
+        self._wake_at(min(due, self._loop.time() + self._longest_sleep))
+
+    def _wake_at(self, when: float) -> None:
+        self._wakes = when
         self._timer = self._loop.call_at(self._wakes, self._wake)
 
     def _wake(self) -> None:
@@ -55,8 +61,14 @@ class Deadline:
         due, action = self._due, self._action
         if due is None or action is None:
             return
-        if self._loop.time() + _ROUNDING < due:
+        now = self._loop.time()
+        if now + _ROUNDING < due:
             self._sleep_until(due)
+        elif self._looked_at != due:
+            # A loop that is far behind does its timers before it reads: what came in time may lie
+            # unread in the kernel, and nobody is cut for our own lateness.
+            self._looked_at = due
+            self._wake_at(now + _LAST_LOOK)
         else:
             self._due = self._action = None
             action()

@@ -15,6 +15,7 @@ METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OP
 _TARGET = re.compile(rb"/[\x21\x22\x24-\x7e]*")
 _HOST = re.compile(rb"[A-Za-z0-9.:\[\]_~%-]{1,255}")
 _LENGTH = re.compile(rb"[0-9]{1,15}")
+_EMPTY_LINES = re.compile(rb"(?:\r\n)*\r?")
 _VALUE_BYTES = bytes([9, *range(0x20, 0x7F)])
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _ONCE = {
@@ -22,6 +23,20 @@ _ONCE = {
     b"content-length": "Content-Length must be one number",
     b"transfer-encoding": "Transfer-Encoding may be sent only once",
 }
+
+
+def check_empty_lines(half_line: bytes, data: bytes) -> bytes:
+    """Let whole empty lines stand before a request (RFC 9112 §2.2), and no half ones.
+
+    llhttp skips whatever carriage returns and line feeds there are; others do not. `half_line` is
+    the carriage return that ended the bytes before `data`; returns that of `data`.
+    """
+    rest = data.lstrip(b"\r\n")
+    lines = half_line + data[: len(data) - len(rest)]
+    half_line = lines[-1:] if lines.endswith(b"\r") else b""
+    if not _EMPTY_LINES.fullmatch(lines) or (rest and half_line):
+        raise refuse(Code.INVALID_REQUEST, "request is not valid HTTP/1.1")
+    return half_line
 
 
 def check_head(

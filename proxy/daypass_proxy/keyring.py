@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from logging import ERROR
@@ -52,15 +53,18 @@ class KeyUnavailable(Refusal):
 
 @dataclass(slots=True)
 class _Held:
-    """One key in memory. `forms` are how it could show in an answer, `old_forms` the last key's."""
+    """One key in memory. `forms` are how it could show in an answer, `old_forms` the last key's.
+
+    A pattern finds them in one pass over the headers of every answer; None when there are none.
+    """
 
     reference: Reference
     secret: Secret | None = None
     read_at: float = 0.0
     tried_at: float | None = None
     reread_at: float | None = None
-    forms: frozenset[bytes] = field(default=frozenset(), repr=False)
-    old_forms: frozenset[bytes] = field(default=frozenset(), repr=False)
+    forms: re.Pattern[bytes] | None = field(default=None, repr=False)
+    old_forms: re.Pattern[bytes] | None = field(default=None, repr=False)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -143,10 +147,10 @@ class Keyring:
             held = self._find(tenant)
         except KeyUnavailable:
             return False
-        for form in held.forms:
-            if form in data:
+        for forms in (held.forms, held.old_forms):
+            if forms is not None and forms.search(data):
                 return True
-        return any(form in data for form in held.old_forms)
+        return False
 
     async def read_all(self) -> None:
         """Read every key that was ever asked for once more."""
@@ -211,7 +215,8 @@ class Keyring:
         began = held.tried_at = self._clock.monotonic()
         try:
             secret = await asyncio.to_thread(self._blocking_read, held.reference)
-            forms = _forms(secret.reveal())
+            changed = held.secret != secret
+            forms = _pattern(_forms(secret.reveal())) if changed else held.forms
         except VaultMissing as error:
             # Somebody took the key away; a Vault that cannot answer says so otherwise.
             held.secret = None
@@ -222,7 +227,7 @@ class Keyring:
             # Unforeseen, so its text is not ours to show; it must not end the refreshing of others.
             self._failed(held, _Unusable(type(error).__name__))
         else:
-            if held.secret is not None and held.secret != secret:
+            if held.secret is not None and changed:
                 held.old_forms = held.forms
                 event(log, "key_changed", reference=str(held.reference))
             held.secret, held.read_at, held.forms = secret, began, forms
@@ -290,3 +295,13 @@ def _forms(key: str) -> frozenset[bytes]:
     return frozenset(
         form for form in found if not any(part in form for part in found if part != form)
     )
+
+
+def _pattern(forms: frozenset[bytes]) -> re.Pattern[bytes] | None:
+    """Return what finds any of `forms`; None when there are none, for that would find all."""
+    if not forms:
+        return None
+    pattern = re.compile(b"|".join(map(re.escape, sorted(forms))))
+    # The module remembers what it compiled; a key is remembered here alone.
+    re.purge()
+    return pattern

@@ -20,7 +20,7 @@ from daypass_proxy.ledger import Outcome
 from daypass_proxy.meter import EVENT_STREAM, Meter, media_type, meter_for
 from daypass_proxy.providers import Provider
 from daypass_proxy.streams import CallCut, CutReason
-from daypass_proxy.transport import Answer, UpstreamBroken
+from daypass_proxy.transport import Answer, Onward, UpstreamBroken
 from daypass_proxy.transport.inflate import UnknownCoding, coding_of
 
 log = get_logger(__name__)
@@ -132,11 +132,11 @@ class _Stream:
     async def _pump(self) -> None:
         """Pass on what comes, as it comes: events that wait together leave together."""
         attempt, meter, check = self._attempt, self._meter, self._attempt.live.check
-        read, send = self._answer.read, self._exchange.send
+        read, send, onward = self._answer.read, self._exchange.send, self._onward()
         # Plain words inside a compressed stream would be noise.
         within = None if self._coding else KEEP_ALIVE_SECONDS
         while True:
-            chunk = await read(within)
+            chunk = await read(within, onward)
             if chunk:
                 if attempt.first_byte_at is None:
                     attempt.first_byte_at = self._clock.monotonic()
@@ -152,6 +152,24 @@ class _Stream:
                     await send(KEEP_ALIVE)
             else:
                 return
+
+    def _onward(self) -> Onward:
+        """Return what passes a piece on while the pump sleeps: nearly all events of a stream.
+
+        It does as the pump does. What needs more than that, it leaves to the pump: the first byte,
+        a call that was cut, a client that has to be waited for.
+        """
+        attempt, live = self._attempt, self._attempt.live
+        meter, write = self._meter, self._exchange.write
+
+        def onward(chunk: bytes) -> bool:
+            if live.reason is not None or attempt.first_byte_at is None or not write(chunk):
+                return False
+            meter.feed(chunk)
+            self._told = meter.finished or meter.failed
+            return True
+
+        return onward
 
     async def _end(self, problem: Problem) -> None:
         """End tidily what came whole or told its own failure; else tell `problem`, or cut."""
@@ -214,7 +232,7 @@ def _headers(reply: Reply, coding: str, provider: Provider) -> HeaderPairs:
     Framing is said anew for the bytes that go down (B47), so the two cannot disagree.
     """
     passed = provider.response_headers(reply.headers)
-    kept = tuple(pair for pair in passed if pair[0] not in _FRAMING)
+    kept = tuple([pair for pair in passed if pair[0] not in _FRAMING])
     return (*kept, (b"content-encoding", coding.encode("latin-1"))) if coding else kept
 
 

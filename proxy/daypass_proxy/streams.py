@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-CUT_AT_ONCE = 100
-"""Calls that are ended in one turn of the loop: some 20 ms of work."""
+CUT_AT_ONCE = 50
+"""Calls that are ended in one turn of the loop: some 10 ms of work."""
 
 
 class CutReason(StrEnum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from logging import ERROR, WARNING
 
 import msgspec
@@ -32,6 +33,8 @@ from daypass_proxy.transport.inflate import coding_of, inflate
 log = get_logger(__name__)
 
 ERROR_BODY_MAX = 1024 * 1024
+# Looked into on the loop, so everybody waits for it; no error says so much.
+_ERROR_PLAIN_MAX = 4 * 1024 * 1024
 # Whatever a provider module lets through, these are ours to say.
 _OURS = frozenset(
     {
@@ -58,6 +61,8 @@ async def send(attempt: Attempt, services: Services) -> Reply:
     with attempt.live.interruptible():
         answer = await _send_with_key(attempt, services)
         headers = _without_key(answer.headers, attempt, services.keyring)
+        # Only now: it goes to the ledger and the log, where a key has no place either.
+        attempt.upstream_request_id = _request_id(headers)
         if answer.status == 200:
             return Reply(answer.status, headers, answer)
         try:
@@ -105,13 +110,14 @@ async def _newer_key(
 
 async def _send_once(attempt: Attempt, key: tuple[bytes, bytes], services: Services) -> Answer:
     call = attempt.call
-    query = f"?{call.query.decode('ascii')}" if call.query else ""
-    headers = [(name, value) for name, value in call.headers if name not in _OURS]
     request = UpstreamRequest(
         method=call.method,
-        url=f"{services.settings.anthropic_url}{call.upstream_path.decode('ascii')}{query}",
-        headers=(*headers, (b"accept-encoding", b"identity"), key),
+        url=_url(services.settings.anthropic_url, call.upstream_path, call.query),
+        headers=(*_theirs(call.headers), (b"accept-encoding", b"identity"), key),
         body=call.body,
+        # Of a tenant's many calls that are revoked at once, most are marked before their tasks are
+        # woken; one whose key or connection is ready just then must not send any more.
+        before_send=attempt.live.check,
     )
     attempt.request, attempt.http_status = request, None
     try:
@@ -128,8 +134,20 @@ async def _send_once(attempt: Attempt, key: tuple[bytes, bytes], services: Servi
         event(log, "upstream_broken", level=WARNING, reason=str(error))
         raise refuse(Code.UPSTREAM_BROKEN) from None
     attempt.http_status = answer.status
-    attempt.upstream_request_id = _request_id(answer.headers)
     return answer
+
+
+@lru_cache(maxsize=64)
+def _theirs(headers: HeaderPairs) -> HeaderPairs:
+    """Return a call's headers without those that are ours; one connection's are all alike."""
+    return tuple([(name, value) for name, value in headers if name not in _OURS])
+
+
+@lru_cache(maxsize=16)
+def _url(origin: str, path: bytes, query: bytes) -> str:
+    """Return where a call goes; path and query are constants of the provider module."""
+    target = path + b"?" + query if query else path
+    return origin + target.decode("ascii")
 
 
 async def _error_reply(
@@ -141,7 +159,7 @@ async def _error_reply(
         event(log, "upstream_redirected", level=ERROR, status=answer.status)
         raise refuse(Code.UPSTREAM_BROKEN, "provider answered with a redirect")
     body = await _read_whole(answer)
-    plain = inflate(coding_of(answer.headers), body)
+    plain = inflate(coding_of(answer.headers), body, _ERROR_PLAIN_MAX)
     if plain is None:
         event(log, "upstream_broken", level=WARNING, reason="error body cannot be looked into")
         raise refuse(Code.UPSTREAM_BROKEN)
@@ -207,7 +225,7 @@ def _is_our_account(status: int, body: bytes) -> bool:
 def _without_key(headers: HeaderPairs, attempt: Attempt, keyring: Keyring) -> HeaderPairs:
     """Return the headers in which our key does not appear (attacks row 15)."""
     tenant = attempt.claims.tenant
-    if not keyring.leaks(tenant, b"\n".join(value for _, value in headers)):
+    if not keyring.leaks(tenant, b"\n".join([value for _, value in headers])):
         return headers
     event(log, "upstream_leaked_key", level=ERROR, status=attempt.http_status, where="header")
     return tuple(

@@ -6,6 +6,7 @@ Also the transport, which runs on both event loops: what they do at the ends of 
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from daypass_proxy.transport import Timeouts
 from daypass_proxy.transport.dial import trust
 from daypass_proxy.transport.pool import Pool
 from tests.contract.ledgers import SqliteStore
-from tests.contract.transports import Make
+from tests.contract.transports import PATIENT, Make, Serving
 from tests.servers.ca import Authority
 from tests.servers.postgres import PostgresServer, running
+from tests.servers.raw import RawServer, Serve
 
 
 @pytest.fixture(scope="session")
@@ -80,3 +82,19 @@ async def make() -> AsyncIterator[Make]:
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     """A certificate authority that only this run knows."""
     return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def serving(request: pytest.FixtureRequest, make: Make, authority: Authority) -> Serving:
+    """Serves with a function, and gives a transport that trusts the server."""
+
+    @asynccontextmanager
+    async def serving(
+        serve: Serve, timeouts: Timeouts = PATIENT
+    ) -> AsyncIterator[tuple[RawServer, Pool]]:
+        tls = authority.server("127.0.0.1") if request.param else None
+        transport = make(timeouts, tls=trust(authority.file))
+        async with RawServer(serve, tls=tls) as server:
+            yield server, transport
+
+    return serving

@@ -8,7 +8,7 @@ import pytest
 
 from daypass_proxy.transport import Timeouts, UpstreamBroken, UpstreamUnreachable, connection, pool
 from daypass_proxy.transport.pool import Pool
-from tests.contract.transports import OK, PATIENT, Make, read_all, request_to, whole
+from tests.contract.transports import OK, PATIENT, Make, idle, read_all, request_to, whole
 from tests.servers.raw import RawServer, answering
 from tests.servers.stub import read_request
 from tests.support import aeventually
@@ -19,11 +19,6 @@ KEPT = whole(b"ok")
 async def call(transport: Pool, server: RawServer) -> bytes:
     """One whole call."""
     return await read_all(await transport.send(request_to(server.url)))
-
-
-def idle(transport: Pool) -> int:
-    """How many connections wait for a call."""
-    return sum(len(shelf) for shelf in transport._shelves.values())
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """What the transport's suites share: requests as `upstream` builds them, and answers in bytes."""
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from daypass_proxy.transport import Answer, Timeouts, UpstreamRequest
 from daypass_proxy.transport.pool import Pool
 from tests.canary import CANARY
+from tests.servers.raw import RawServer
 from tests.servers.stub import Send
 from tests.servers.wire import head, sse_answer
 
@@ -20,6 +23,15 @@ class Make(Protocol):
     """Makes a transport that is closed when the test ends; `options` are the pool's."""
 
     def __call__(self, timeouts: Timeouts, **options: object) -> Pool: ...
+
+
+Serving = Callable[..., AbstractAsyncContextManager[tuple[RawServer, Pool]]]
+"""Serves with a function, in plain or over TLS, and gives a transport that trusts the server."""
+
+
+def idle(transport: Pool) -> int:
+    """How many connections wait for a call."""
+    return sum(len(shelf) for shelf in transport._shelves.values())
 
 
 def request_to(url: str, body: bytes = b'{"a":1}', path: str = "/v1/messages") -> UpstreamRequest:

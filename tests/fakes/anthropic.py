@@ -51,7 +51,7 @@ def read(
 
 def read_now(exchange: Exchange, endpoint: str, body: bytes, scope: Detail) -> Call:
     """Read a request by a provider that checks every body at once, so that nothing waits."""
-    reading = Anthropic().read(exchange, endpoint, body, scope)
+    reading = Anthropic().read(exchange, endpoint, body, scope, "sb_1")
     with contextlib.closing(reading):
         try:
             reading.send(None)

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import uvicorn
@@ -21,6 +21,7 @@ class MemoryTransport(asyncio.Transport):
         self.closing = False
         self.aborted = False
         self.half_closed = False
+        self.unsent = 0
         self.protocol: Any = None
 
     def write(self, data: Any) -> None:
@@ -51,6 +52,10 @@ class MemoryTransport(asyncio.Transport):
         """Close one direction."""
         self.half_closed = True
 
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes a test says that the client has not taken."""
+        return self.unsent
+
     def pause_reading(self) -> None:
         """Do nothing: bytes are fed by hand."""
 
@@ -61,8 +66,17 @@ class MemoryTransport(asyncio.Transport):
 class Connection:
     """One connection to an application; make it inside a running loop."""
 
-    def __init__(self, app: Any, limits: Limits | None = None, keep_alive: float = 120) -> None:
-        kind = guarded(limits or Limits(), render=Anthropic().render)
+    def __init__(
+        self,
+        app: Any,
+        limits: Limits | None = None,
+        keep_alive: float = 120,
+        *,
+        loop: Any = None,
+        refused: Callable[[str], None] = lambda _code: None,
+    ) -> None:
+        """`loop` is a `HandLoop` for a test that lets the guard's time pass by hand."""
+        kind = guarded(limits or Limits(), render=Anthropic().render, refused=refused)
         config = uvicorn.Config(
             app, http=kind, ws="none", lifespan="off", log_config=None, proxy_headers=False
         )
@@ -70,7 +84,7 @@ class Connection:
         config.load()
         self.state = ServerState()
         self.transport = MemoryTransport()
-        self.protocol = self.transport.protocol = kind(config, self.state, {})
+        self.protocol = self.transport.protocol = kind(config, self.state, {}, loop)
         self.protocol.connection_made(self.transport)
 
     @property

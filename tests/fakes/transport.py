@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from daypass_proxy.exchange import HeaderPairs
 from daypass_proxy.transport import (
+    Onward,
     UpstreamBroken,
     UpstreamRequest,
     UpstreamUnreachable,
@@ -40,13 +41,18 @@ class FakeAnswer:
         self.waiting = asyncio.Event()
         self._steps = deque(steps)
 
-    async def read(self, within: float | None = None) -> bytes | None:
-        """Carry out steps until there are bytes, or the end; None after `within` at an event."""
+    async def read(self, within: float | None = None, onward: Onward | None = None) -> bytes | None:
+        """Carry out steps until there are bytes, or the end; None after `within` at an event.
+
+        Bytes that come after an event were waited for, so `onward` is offered them.
+        """
+        waited = False
         assert not self.closed, "read after close"
         while self._steps:
             step = self._steps[0]
             if isinstance(step, asyncio.Event):
                 self.waiting.set()
+                waited = True
                 try:
                     async with asyncio.timeout(within):
                         await step.wait()
@@ -57,7 +63,7 @@ class FakeAnswer:
                 return None
             if isinstance(step, UpstreamBroken):
                 raise step
-            if isinstance(step, bytes):
+            if isinstance(step, bytes) and not (waited and onward and onward(step)):
                 return step
         return b""
 
@@ -87,6 +93,8 @@ class FakeTransport:
         """Answer with what is next in the script."""
         if not self.connects:
             raise UpstreamUnreachable("ClientConnectorError")
+        if request.before_send is not None:
+            request.before_send()
         self.requests.append(request)
         request.sent = True
         self.arrived.set()

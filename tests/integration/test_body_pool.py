@@ -1,6 +1,7 @@
 """The processes that check large bodies: what they hold, how they end, who takes their place."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import pytest_asyncio
 
 from daypass_core.problem import Code, Refusal
 from daypass_proxy import body_pool
-from daypass_proxy.body_pool import BodyPool, Worker
+from daypass_proxy.body_pool import SHARE, BodyPool, Worker
 from daypass_proxy.body_spool import SPOOL_ABOVE, Spool
 from daypass_proxy.providers import Asked
 from tests.canary import CANARY
@@ -31,9 +32,9 @@ def body(size: int = 1000, **changes: Any) -> Spool:
     return Spool.of(json.dumps({**PLAIN, "messages": messages, **changes}).encode())
 
 
-async def ask(pool: BodyPool, spool: Spool | None = None) -> Asked:
-    """Have one body checked."""
-    return await pool.check("anthropic", spool or body(), detail(), max_tokens_needed=True)
+async def ask(pool: BodyPool, spool: Spool | None = None, sandbox: str = "sb_1") -> Asked:
+    """Have one body of a sandbox checked."""
+    return await pool.check(sandbox, "anthropic", spool or body(), detail(), max_tokens_needed=True)
 
 
 async def refused(checking: Any) -> Code:
@@ -92,7 +93,7 @@ async def test_a_worker_that_is_killed_is_replaced(pool: BodyPool) -> None:
     first = only(pool).process
     first.send_signal(signal.SIGSTOP)
     checking = asyncio.create_task(ask(pool))
-    await aeventually(lambda: pool.waiting and pool._idle.empty())
+    await aeventually(lambda: pool.waiting and not pool.turns.idle)
     first.kill()
     assert await refused(checking) is Code.OVERLOADED
     assert await ask(pool) == GOOD
@@ -105,7 +106,7 @@ async def test_a_body_that_takes_too_much_time_is_refused(pool: BodyPool) -> Non
     first = only(pool).process
     first.send_signal(signal.SIGSTOP)
     checking = asyncio.create_task(ask(pool))
-    await aeventually(lambda: pool.waiting and pool._idle.empty())
+    await aeventually(lambda: pool.waiting and not pool.turns.idle)
     first.send_signal(signal.SIGPROF)
     first.send_signal(signal.SIGCONT)
     assert await refused(checking) is Code.INVALID_REQUEST
@@ -137,14 +138,46 @@ async def test_a_worker_that_died_idle_costs_nobody_an_answer(pool: BodyPool) ->
 async def test_row_17_what_waits_is_bounded(pool: BodyPool) -> None:
     """Row 17: above the cap the answer is 503 at once; what waited is served."""
     first, spool = only(pool).process, body()
-    pool.max_waiting = 2 * len(spool)
+    pool.max_waiting = SHARE * len(spool)
     first.send_signal(signal.SIGSTOP)
-    checks = [asyncio.create_task(ask(pool)) for _ in range(2)]
-    await aeventually(lambda: pool.waiting == 2 * len(spool))
-    assert await refused(ask(pool)) is Code.OVERLOADED
+    checks = [asyncio.create_task(ask(pool, sandbox=f"sb_{n}")) for n in range(SHARE)]
+    await aeventually(lambda: pool.waiting == SHARE * len(spool))
+    assert await refused(ask(pool, sandbox="sb_other")) is Code.OVERLOADED
     first.send_signal(signal.SIGCONT)
-    assert await asyncio.gather(*checks) == [GOOD, GOOD]
+    assert await asyncio.gather(*checks) == [GOOD] * SHARE
     assert pool.waiting == 0
+
+
+async def test_row_17_one_sandbox_has_its_share(pool: BodyPool) -> None:
+    """Row 17: a sandbox above its share is told so, 429; others are served as if it were not."""
+    first, spool = only(pool).process, body()
+    pool.max_waiting = SHARE * len(spool)
+    first.send_signal(signal.SIGSTOP)
+    mine = asyncio.create_task(ask(pool))
+    await aeventually(lambda: pool.waiting == len(spool))
+    assert await refused(ask(pool)) is Code.RATE_LIMITED
+    other = asyncio.create_task(ask(pool, sandbox="sb_2"))
+    first.send_signal(signal.SIGCONT)
+    assert await mine == await other == GOOD
+    assert await ask(pool) == GOOD
+
+
+async def test_row_17_sandboxes_take_turns(pool: BodyPool) -> None:
+    """Row 17: who has sent one body waits behind one turn of another, not all its bodies."""
+    first, served = only(pool).process, []
+
+    async def one(sandbox: str) -> None:
+        assert await ask(pool, sandbox=sandbox) == GOOD
+        served.append(sandbox)
+
+    first.send_signal(signal.SIGSTOP)
+    checks = [asyncio.create_task(one("sb_greedy")) for _ in range(4)]
+    await aeventually(lambda: pool.waiting == 4 * len(body()))
+    checks.append(asyncio.create_task(one("sb_other")))
+    await aeventually(lambda: pool.waiting == 5 * len(body()))
+    first.send_signal(signal.SIGCONT)
+    await asyncio.gather(*checks)
+    assert served.index("sb_other") == 2  # behind the one at work, and one turn
 
 
 async def test_a_caller_that_is_gone_leaves_nothing(pool: BodyPool) -> None:
@@ -189,13 +222,37 @@ async def test_workers_that_cannot_start_are_tried_again(monkeypatch: pytest.Mon
     await made.close()
 
 
+async def test_a_system_without_processes_to_spare_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A failure of the system itself costs no worker for good, nor a descriptor."""
+    monkeypatch.setattr(body_pool, "_PAUSE_SECONDS", 0.0)
+    failures = [OSError(errno.EMFILE, "Too many open files"), BlockingIOError(errno.EAGAIN, "busy")]
+    popen = subprocess.Popen
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return popen(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    made = BodyPool(1)
+    made.start()
+    try:
+        await aeventually(lambda: made.turns.idle)
+        assert failures == []
+        assert await ask(made) == GOOD
+    finally:
+        await made.close()
+
+
 ORPHANS = """
 import asyncio, sys
 from daypass_proxy.body_pool import BodyPool
 async def main():
     pool = BodyPool(2)
     pool.start()
-    while pool._idle.qsize() < 2:
+    while len(pool.turns.idle) < 2:
         await asyncio.sleep(0.01)
     print(*(worker.process.pid for worker in pool.workers), flush=True)
     await asyncio.sleep(60)

@@ -5,6 +5,8 @@ events) only the few events that carry usage are parsed; all others are skipped 
 bytes are cut into chunks makes no difference (case B27). A whole JSON answer is parsed once.
 """
 
+from functools import lru_cache
+
 from daypass_proxy.meter.base import JsonMeter, Meter
 from daypass_proxy.meter.stream import StreamMeter
 from daypass_proxy.transport.inflate import UnknownCoding
@@ -14,6 +16,7 @@ __all__ = ["EVENT_STREAM", "JsonMeter", "Meter", "StreamMeter", "media_type", "m
 EVENT_STREAM = "text/event-stream"
 
 
+@lru_cache(maxsize=64)
 def media_type(content_type: str) -> str:
     """Return the type of a content-type header, lower-case and without parameters."""
     return content_type.partition(";")[0].strip().lower()

@@ -12,29 +12,30 @@ _JSON_MAX = 64 * 1024 * 1024
 class Meter:
     """Reads the usage of one answer. This one reads nothing: the meter of what is not billed."""
 
+    # How every answer begins.
+    fed = 0
+    """Bytes of the answer as they came."""
+    deltas = 0
+    text_bytes = 0
+    """Bytes of generated text that passed, as JSON text."""
+    finished = False
+    """The provider said that the answer is whole (`message_stop`)."""
+    final = False
+    """The provider has said its last figures, though the answer may not be whole."""
+    failed = False
+    """The provider itself said that the call failed, under a status that says otherwise."""
+    unreadable = False
+    """Something that should carry usage could not be read."""
+    torn = False
+    """What came to its end is not what its media type says, so it cannot be whole."""
+    between_events = False
+    """All that came so far of a stream ends with a whole event: a comment would fit here."""
+
     def __init__(self, coding: str = "") -> None:
         """`coding` is the answer's content-encoding; raises UnknownCoding."""
-        inflate = Inflate(coding)
         # None for what is not coded: the hot path has no use for an inflater that gives it back.
-        self._inflate = None if coding in ("", "identity") else inflate
+        self._inflate = None if coding in ("", "identity") else Inflate(coding)
         self._tally = Tally()
-        self.fed = 0
-        """Bytes of the answer as they came."""
-        self.deltas = 0
-        self.text_bytes = 0
-        """Bytes of generated text that passed, as JSON text."""
-        self.finished = False
-        """The provider said that the answer is whole (`message_stop`)."""
-        self.final = False
-        """The provider has said its last figures, though the answer may not be whole."""
-        self.failed = False
-        """The provider itself said that the call failed, under a status that says otherwise."""
-        self.unreadable = False
-        """Something that should carry usage could not be read."""
-        self.torn = False
-        """What came to its end is not what its media type says, so it cannot be whole."""
-        self.between_events = False
-        """All that came so far of a stream ends with a whole event: a comment would fit here."""
 
     def feed(self, raw: bytes) -> None:
         """Take the next bytes of the answer, as they came."""

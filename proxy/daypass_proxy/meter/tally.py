@@ -12,7 +12,9 @@ import msgspec
 
 from daypass_proxy.ledger import Usage
 
-_Tokens = Annotated[int, msgspec.Meta(ge=0)] | None
+_TOKENS_MAX = 10**9
+"""No answer has so many: a larger figure is unreadable. Of these, a ledger holds the sums."""
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=_TOKENS_MAX)] | None
 
 
 class Split(msgspec.Struct):

@@ -30,9 +30,9 @@ class BodyChecker(Protocol):
     """Where a body is checked that would hold the event loop too long."""
 
     async def check(
-        self, provider: str, body: Spool, detail: Detail, *, max_tokens_needed: bool
+        self, sandbox: str, provider: str, body: Spool, detail: Detail, *, max_tokens_needed: bool
     ) -> Asked:
-        """Return what `body` asks for; raises Refusal (400, 503)."""
+        """Return what `body` of `sandbox` asks for; raises Refusal (400, 429, 503)."""
         ...
 
 
@@ -78,9 +78,12 @@ class Provider(Protocol):
         ...
 
     async def read(
-        self, exchange: Exchange, endpoint: str, body: bytes | Spool, detail: Detail
+        self, exchange: Exchange, endpoint: str, body: bytes | Spool, detail: Detail, sandbox: str
     ) -> Call:
-        """Check headers, query and body against `detail`; raises Refusal (400, 503), ClientGone."""
+        """Check headers, query and body against `detail`; `sandbox` is whose turn it is to wait.
+
+        Raises Refusal (400, 429, 503), ClientGone.
+        """
         ...
 
     def credential(self, secret_value: str) -> tuple[bytes, bytes]:

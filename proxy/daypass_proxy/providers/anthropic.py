@@ -8,12 +8,14 @@ Answers have the shape of the API's errors, so that stock clients stop, renew or
 import asyncio
 import json
 from collections.abc import Iterable
+from functools import lru_cache, partial
 
 from daypass_core.problem import Code, Problem, refuse
 from daypass_core.scope import Detail
 from daypass_proxy.body import check_media, is_quick
 from daypass_proxy.body_spool import Spool
 from daypass_proxy.exchange import ClientGone, Exchange, HeaderPairs
+from daypass_proxy.head import Head
 from daypass_proxy.providers import Asked, BodyChecker, Call, Rendered
 from daypass_proxy.providers.anthropic_body import check_body
 
@@ -66,28 +68,28 @@ class Anthropic:
     name = NAME
 
     def __init__(self, elsewhere: BodyChecker | None = None) -> None:
-        """`elsewhere` checks the bodies that take long; without it all are checked here."""
+        """`elsewhere` checks the bodies that take long; without it a thread does."""
         self._elsewhere = elsewhere
 
     async def read(
-        self, exchange: Exchange, endpoint: str, body: bytes | Spool, detail: Detail
+        self, exchange: Exchange, endpoint: str, body: bytes | Spool, detail: Detail, sandbox: str
     ) -> Call:
-        """Return the Call that `body` asks for; raises Refusal (400, 503), ClientGone."""
+        """Return the Call that `body` asks for; raises Refusal (400, 429, 503), ClientGone."""
         if exchange.raw_query not in _QUERIES:
             raise refuse(Code.INVALID_REQUEST, "the only query accepted here is beta=true")
-        check_media(exchange)
+        exchange.head.once(check_media)
         billable = endpoint == "messages"
-        if isinstance(body, bytes) and (self._elsewhere is None or is_quick(body)):
+        if isinstance(body, bytes) and is_quick(body):
             asked = check_body(body, detail, max_tokens_needed=billable)
         else:
-            body, asked = await self._read_slowly(exchange, body, detail, billable)
+            body, asked = await self._read_slowly(exchange, body, detail, billable, sandbox)
         return Call(
             provider=NAME,
             endpoint=endpoint,
             method="POST",
             upstream_path=_UPSTREAM_PATHS[endpoint],
             query=exchange.raw_query,
-            headers=headers_up(exchange.headers),
+            headers=exchange.head.once(_up),
             body=body,
             model=asked.models[0],
             models=asked.models,
@@ -99,15 +101,16 @@ class Anthropic:
         )
 
     async def _read_slowly(
-        self, exchange: Exchange, body: bytes | Spool, detail: Detail, billable: bool
+        self, exchange: Exchange, body: bytes | Spool, detail: Detail, billable: bool, sandbox: str
     ) -> tuple[bytes, Asked]:
         """Have a body checked that is large or holds much; return its bytes too."""
         if self._elsewhere is None:
             whole = body if isinstance(body, bytes) else await body.take()
-            return whole, check_body(whole, detail, max_tokens_needed=billable)
+            check = partial(check_body, whole, detail, max_tokens_needed=billable)
+            return whole, await asyncio.to_thread(check)
         spool = Spool.of(body) if isinstance(body, bytes) else body
         asking = asyncio.ensure_future(
-            self._elsewhere.check(NAME, spool, detail, max_tokens_needed=billable)
+            self._elsewhere.check(sandbox, NAME, spool, detail, max_tokens_needed=billable)
         )
 
         def give_up() -> None:
@@ -159,19 +162,25 @@ class Anthropic:
             name = name.lower()
             if name in _DOWN_EXACT:
                 # One of each: we decide by the first, so the client must not meet another.
-                if name not in seen:
-                    seen.add(name)
-                    kept.append((name, value))
-            elif name.startswith(b"anthropic-") and _is_told(name):
-                kept.append((name, value))
+                if name in seen:
+                    continue
+                seen.add(name)
+            elif not _is_told(name):
+                continue
+            kept.append((name, value))
         return tuple(kept)
 
 
+@lru_cache(maxsize=256)
 def _is_told(name: bytes) -> bool:
-    """Say whether an anthropic-* header speaks of the call, not of the organisation."""
-    return not (
+    """Say whether it is an anthropic-* header, and speaks of the call, not of the organisation."""
+    return name.startswith(b"anthropic-") and not (
         name in _NOT_DOWN or name.startswith(_LIMIT_PREFIXES) or name.endswith(_LIMIT_SUFFIXES)
     )
+
+
+def _up(head: Head) -> HeaderPairs:
+    return headers_up(head.headers)
 
 
 def headers_up(headers: HeaderPairs) -> HeaderPairs:

@@ -10,25 +10,23 @@ The closed sets are data: `anthropic.fields.json`. `null` counts as absent, as t
 import re
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_core.scope import Detail
-from daypass_proxy.body import parse, refuse_lookalikes
+from daypass_proxy.body import parse
+from daypass_proxy.body_lookalikes import refuse_lookalikes
 from daypass_proxy.body_outline import Buffer
 from daypass_proxy.providers import Asked
 from daypass_proxy.providers import anthropic_fields as fields
+from daypass_proxy.providers.anthropic_reach import MAX_REACHED, domain_allowed, url_allowed
 
 # No scope and no price says what a hundred million tokens would cost; the API's largest answers
 # are far below.
 MAX_OUTPUT_TOKENS = 1_000_000
 MAX_MODELS = 64
-"""Each is priced and held; the API takes a handful."""
+"""Each is priced and held; the API takes a handful. Nor may more fallbacks be listed."""
 _DATED = re.compile(r"(.{1,64}?)_[0-9]{8}")
 _MODEL = re.compile(r"[!-~]{1,256}")
-_HOST = re.compile(r"[a-z0-9._*-]{1,253}")
-_LONGEST_DOMAIN = 2048
-_URL = re.compile(r"[!-\[\]-~]{1,2048}")  # ASCII without blanks and backslash
 # Blocks that ask for nothing themselves.
 _PLAIN_BLOCKS = fields.BLOCKS - fields.COUNTED - fields.CHANGES
 _KNOWN_TOOL_KEYS = fields.TOOL_KEYS | fields.TOOL_OPTIONS
@@ -56,6 +54,7 @@ class BodyCheck:
     stream: bool = False
     images: int = 0
     documents: int = 0
+    reached: int = 0
 
     def run(self, body: dict[str, Any], *, max_tokens_needed: bool) -> None:
         """Check everything; raises Refusal (400) naming the field."""
@@ -66,11 +65,15 @@ class BodyCheck:
         if not fields.ASIDE.isdisjoint(body):
             self._aside(body)
         self._output(body, needed=max_tokens_needed)
-        for index, tool in enumerate(_items(body.get("tools"), "tools")):
-            self._tool(tool, ("tools", index))
-        for index, server in enumerate(_items(body.get("mcp_servers"), "mcp_servers")):
-            self._url(server.get("url"), ("mcp_servers", index, "url"))
-        self._blocks(body.get("system"), ("system",))
+        if "tools" in body:
+            for index, tool in enumerate(_items(body["tools"], "tools")):
+                self._tool(tool, ("tools", index))
+        if "mcp_servers" in body:
+            for index, server in enumerate(_items(body["mcp_servers"], "mcp_servers")):
+                self._url(server.get("url"), ("mcp_servers", index, "url"))
+        system = body.get("system")
+        if type(system) is not str:
+            self._blocks(system, ("system",))
         for index, message in enumerate(_items(body.get("messages"), "messages")):
             content = message.get("content")
             if type(content) is not str:
@@ -119,12 +122,15 @@ class BodyCheck:
         self.stream = stream is True
 
     def _max_tokens(self, value: object, where: Where) -> None:
-        cap = min(self.detail.max_output_tokens or MAX_OUTPUT_TOKENS, MAX_OUTPUT_TOKENS)
+        cap = self.detail.max_output_tokens or MAX_OUTPUT_TOKENS
+        if cap > MAX_OUTPUT_TOKENS:
+            cap = MAX_OUTPUT_TOKENS
         # type() and not isinstance(): true is an int in Python (attack row 39).
         if type(value) is not int or not 1 <= value <= cap:
             place = _words(where)
             raise _invalid(place, f"{place} must be a whole number from 1 to {cap} here")
-        self.max_output_tokens = max(value, self.max_output_tokens or 0)
+        if self.max_output_tokens is None or value > self.max_output_tokens:
+            self.max_output_tokens = value
 
     def _thinking(self, value: object, where: str) -> None:
         if value is None:
@@ -143,7 +149,10 @@ class BodyCheck:
     def _fallbacks(self, value: object) -> None:
         if isinstance(value, str):
             raise _not_allowed("fallbacks", 'fallbacks must list models; "default" names none')
-        for index, item in enumerate(_items(value, "fallbacks")):
+        items = _items(value, "fallbacks")
+        if len(items) > MAX_MODELS:
+            raise _invalid("fallbacks", f"fallbacks may list {MAX_MODELS} models")
+        for index, item in enumerate(items):
             place = f"fallbacks[{index}]"
             refuse_lookalikes(item, fields.FALLBACK_KEYS, f"{place}.")
             self._model(item.get("model"), ("fallbacks", index, "model"))
@@ -155,6 +164,9 @@ class BodyCheck:
     # -- models
 
     def _model(self, value: object, where: Where) -> None:
+        # Thousands of tools may name a model each, but few different ones.
+        if isinstance(value, str) and value in self.models:
+            return
         if not isinstance(value, str) or not _MODEL.fullmatch(value):
             place = _words(where)
             raise _invalid(place, f"{place} must be the name of a model")
@@ -167,11 +179,10 @@ class BodyCheck:
                 hint=f"allowed: {', '.join(self.detail.models)}",
                 field=place,
             )
-        if value not in self.models:
-            if len(self.models) == MAX_MODELS:
-                place = _words(where)
-                raise _invalid(place, f"{place} is one model too many; {MAX_MODELS} may be named")
-            self.models.append(value)
+        if len(self.models) == MAX_MODELS:
+            place = _words(where)
+            raise _invalid(place, f"{place} is one model too many; {MAX_MODELS} may be named")
+        self.models.append(value)
 
     # -- tools
 
@@ -205,11 +216,13 @@ class BodyCheck:
 
     def _egress_tool(self, tool: dict[str, Any], where: str) -> None:
         """A server tool reaches out for the sandbox: only to named domains, only so often."""
-        domains = tool.get("allowed_domains")
+        domains, allowed = tool.get("allowed_domains"), self.detail.allowed_domains
+        if isinstance(domains, list):
+            self._reach(len(domains), f"{where}.allowed_domains")
         if (
             not isinstance(domains, list)
             or not domains
-            or not all(isinstance(item, str) and self._domain_allowed(item) for item in domains)
+            or not all(isinstance(item, str) and domain_allowed(item, allowed) for item in domains)
         ):
             raise _not_allowed(
                 f"{where}.allowed_domains",
@@ -302,34 +315,20 @@ class BodyCheck:
             + f'; it needs the feature "{_shown(feature)}" in the profile',
         )
 
+    def _reach(self, more: int, where: str) -> None:
+        self.reached += more
+        if self.reached > MAX_REACHED:
+            raise _invalid(where, f"{where}: a body may name {MAX_REACHED} domains and URLs in all")
+
     def _url(self, value: object, where: Where) -> None:
-        if not self._url_allowed(value):
+        self._reach(1, _words(where))
+        if not url_allowed(value, self.detail.allowed_domains):
             place = _words(where)
             raise _not_allowed(
                 place,
                 f"{place} must be an https URL within the domains of this sandbox:"
                 f" {self._domains()}",
             )
-
-    def _url_allowed(self, value: object) -> bool:
-        # Before it is parsed: urlsplit() drops blanks, and is quadratic over long non-ASCII text.
-        if not isinstance(value, str) or not _URL.fullmatch(value):
-            return False
-        try:
-            parts = urlsplit(value)
-            host = parts.hostname or ""
-        except ValueError:
-            return False
-        return parts.scheme == "https" and "@" not in parts.netloc and self._domain_allowed(host)
-
-    def _domain_allowed(self, domain: str) -> bool:
-        """Say whether `domain` is one of the scope's or below one; a path would narrow further."""
-        host = domain[:_LONGEST_DOMAIN].partition("/")[0].lower()
-        # Plain host names only: with "#", "?" or look-alikes in it, others may read another host.
-        return _HOST.fullmatch(host) is not None and any(
-            host == allowed or host.endswith(f".{allowed}")
-            for allowed in self.detail.allowed_domains
-        )
 
     def _domains(self) -> str:
         return ", ".join(self.detail.allowed_domains) or "none are listed"

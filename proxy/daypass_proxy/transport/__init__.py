@@ -7,6 +7,7 @@ holds the values and the seam; `transport.pool` is the client behind it. A trans
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,10 +25,12 @@ class Timeouts:
 
 @dataclass(slots=True)
 class UpstreamRequest:
-    """One request. `url` is absolute and sent as written; `headers` lack host and content-length.
+    """One request. `url` is absolute and sent as written; `headers` lack host and content-length,
+    and the credential is the last of them.
 
     `sent` turns true as soon as a byte of the request may have left this machine: from then on
-    the provider may bill it, whatever comes back.
+    the provider may bill it, whatever comes back. `before_send` is called just before that, with
+    nothing to wait for in between; when it raises, nothing is sent and `send` raises the same.
     """
 
     method: str
@@ -35,6 +38,7 @@ class UpstreamRequest:
     headers: HeaderPairs = field(repr=False)
     body: bytes = field(repr=False)
     sent: bool = False
+    before_send: Callable[[], None] | None = field(default=None, repr=False)
 
 
 class TransportError(Exception):
@@ -53,6 +57,10 @@ class UpstreamBroken(TransportError):
         self.stalled = stalled
 
 
+Onward = Callable[[bytes], bool]
+"""Takes a piece of an answer's body at once, or says False and has done nothing with it."""
+
+
 class Answer(Protocol):
     """An upstream's answer. Names of headers are lower-case; the body is read once."""
 
@@ -66,12 +74,15 @@ class Answer(Protocol):
         """The header fields in the order they came."""
         ...
 
-    async def read(self, within: float | None = None) -> bytes | None:
+    async def read(self, within: float | None = None, onward: Onward | None = None) -> bytes | None:
         """Return the next bytes of the body, undecoded, as soon as there are any; b"" at its end.
 
         None, and nothing else changed, when `within` seconds passed with nothing to read; the
         limit between bytes runs on across such reads. The upstream is held back while nobody
         reads. Raises UpstreamBroken.
+
+        What arrives while this waits is offered to `onward` first. What that takes is read: this
+        waits on, and its times begin anew. What it raises comes out of here.
         """
         ...
 
@@ -90,7 +101,8 @@ class Transport(Protocol):
     async def send(self, request: UpstreamRequest) -> Answer:
         """Send and return when the answer's headers are here.
 
-        Raises UpstreamUnreachable, or UpstreamBroken for an answer that is not HTTP.
+        Raises UpstreamUnreachable, or UpstreamBroken for an answer that is not HTTP, and what
+        `before_send` raises.
         """
         ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from daypass_proxy.transport import TransportError, UpstreamBroken, UpstreamUnreachable
+from daypass_proxy.transport import Onward, TransportError, UpstreamBroken, UpstreamUnreachable
 from daypass_proxy.transport.response import Response
 
 BUFFERED_MAX = 64 * 1024
@@ -40,7 +40,9 @@ class Line(Protocol):
 class PoolAnswer(Response):
     """An `Answer` over a pooled connection."""
 
-    __slots__ = ("_failure", "_idle", "_limit", "_line", "_loop", "_not_http")
+    __slots__ = (
+        "_failure", "_heard", "_idle", "_limit", "_line", "_loop", "_not_http", "_onward", "_raised"
+    )  # fmt: skip
 
     def __init__(self, line: Line, loop: asyncio.AbstractEventLoop, idle: float) -> None:
         """`idle` is how many seconds a reader waits for a byte."""
@@ -50,6 +52,11 @@ class PoolAnswer(Response):
         self._idle = idle
         self._limit = 0.0
         """When the reader that waits now will have waited too long; 0 while nobody waits."""
+        self._onward: Onward | None = None
+        self._heard = 0.0
+        """When `onward` last took something."""
+        self._raised: Exception | None = None
+        """What `onward` raised; its reader has to hear of it."""
         self._failure: str | None = None
         self._not_http = False
 
@@ -75,35 +82,69 @@ class PoolAnswer(Response):
             self.close()
             raise
 
-    async def read(self, within: float | None = None) -> bytes | None:
+    async def read(self, within: float | None = None, onward: Onward | None = None) -> bytes | None:
         """Return the next bytes, b"" at the end, None after `within`; raises UpstreamBroken."""
         if self.unread:
             return self._take()
-        loop = self._loop
-        until = 0.0
-        while not self.complete:
-            line = self._line
-            if self._failure is not None or line is None:
-                self.close()
-                raise self._error(self._failure or "answer was let go of")
-            now = loop.time()
-            if not self._limit:
-                self._limit = now + self._idle
-            elif now >= self._limit - _TICK:
-                self.fail("upstream fell silent")
-                self.close()
-                raise UpstreamBroken("upstream fell silent", stalled=True)
-            if within is None:
-                await line.wait(self._limit)
-            else:
-                until = until or now + within
-                if now >= until - _TICK and until < self._limit:
-                    return None
-                await line.wait(min(until, self._limit))
-            if self.unread:
-                return self._take()
+        began = 0.0
+        self._onward = onward
+        try:
+            while not self.complete:
+                line = self._line
+                if self._failure is not None or line is None:
+                    self.close()
+                    raise self._error(self._failure or "answer was let go of")
+                now = self._loop.time()
+                self._limit = limit = self._limit or now + self._idle
+                if now >= limit - _TICK:
+                    self.fail("upstream fell silent")
+                    self.close()
+                    raise UpstreamBroken("upstream fell silent", stalled=True)
+                due = limit
+                if within is not None:
+                    began = max(began or now, self._heard)
+                    due = min(began + within, limit)
+                    if now >= due - _TICK:
+                        return None
+                await line.wait(due)
+                if self._raised is not None:
+                    self.close()
+                    raise self._raised
+                if self.unread:
+                    return self._take()
+        finally:
+            self._onward = None
         self.close()
         return b""
+
+    def handed_on(self) -> bool:
+        """Offer what just came to `onward`; True when its reader can sleep on.
+
+        For most events of a stream that saves the turn of the loop in which a task would be woken
+        to do the same. An end, a failure and what `onward` leaves are for the reader.
+        """
+        onward = self._onward
+        if onward is None or self.complete or self._failure is not None:
+            return False
+        if not self.unread:
+            return True  # framing
+        pieces = self.pieces
+        if len(pieces) > 1:
+            pieces[:] = [b"".join(pieces)]
+        try:
+            if not onward(pieces[0]):
+                return False
+        except Exception as error:
+            # Half done perhaps, so nobody may read it again.
+            self._onward, self._raised = None, error
+            pieces.clear()
+            self.unread = 0
+            return False
+        pieces.clear()
+        self.unread = 0
+        self._heard = now = self._loop.time()
+        self._limit = now + self._idle
+        return True
 
     def buffered(self) -> bytes:
         """Return what has arrived and was not read yet, at most 64 KiB."""

@@ -9,8 +9,10 @@ as fast as the answer is taken.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import select
 import ssl
+import termios
 from typing import Protocol, cast
 
 from daypass_proxy.transport.answer import PoolAnswer
@@ -24,15 +26,12 @@ UNREAD_MAX = 64 * 1024
 _SLICE = 64 * 1024
 _SMALL = 16 * 1024  # copying so much is cheaper than a second write
 _TICK = 0.001
+_NONE_HELD = bytes(4)  # an int of C
 _INPUT = select.POLLIN | select.POLLPRI | select.POLLRDHUP
 
 
 class Owner(Protocol):
     """Who holds connections."""
-
-    def opened(self, connection: Connection) -> None:
-        """A connection is ready."""
-        ...
 
     def keep(self, connection: Connection) -> bool:
         """Keep an idle connection, or say that there are enough."""
@@ -140,7 +139,6 @@ class Connection(asyncio.Protocol):
         self._due = self._loop.time() + seconds
         if self._alarm is None or self._alarm_at > self._due:
             self._arm(self._due)
-        self.drained()
 
     def abort(self) -> None:
         """End at once; what was not sent yet is dropped."""
@@ -154,7 +152,6 @@ class Connection(asyncio.Protocol):
         """Take the transport, over which TLS has been agreed already."""
         self._transport = cast(asyncio.Transport, transport)
         self._tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-        self._owner.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse; an upstream that speaks without being asked is not spoken to again."""
@@ -168,13 +165,19 @@ class Connection(asyncio.Protocol):
             answer.reusable = False
             answer.fail("answer is not HTTP", not_http=True)
             self._transport.abort()
-        if answer.unread > UNREAD_MAX and not self._read_paused and not self.closing:
-            self._read_paused = True
-            self._transport.pause_reading()
         if self._body is not None and answer.status >= 300:
             # Refused before it was read: the rest of the body is of no use to anybody.
             self._body = None
             answer.reusable = False
+        if answer.handed_on():
+            if self._read_paused:
+                self.drained()
+            return
+        # What comes behind a whole answer has to be seen, see `_clean_for`.
+        full = answer.unread > UNREAD_MAX and not answer.complete
+        if full and not self._read_paused and not self.closing:
+            self._read_paused = True
+            self._transport.pause_reading()
         self._wake()
 
     def eof_received(self) -> None:
@@ -228,7 +231,12 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if not answer.reusable or self._body is not None or transport.is_closing():
             return 0
-        if transport.get_write_buffer_size():
+        # While reading is paused, bytes that nobody asked for wait out of sight: TLS takes them
+        # from the socket into a buffer of its own. The next call would read them as its answer.
+        if self._read_paused:
+            return 0
+        # The next request would stand behind a body that its reader may never take.
+        if transport.get_write_buffer_size() or (self._tls is not None and _unsent(transport)):
             return 0
         if answer.keep_seconds is None:
             return KEEP_ALIVE_SECONDS
@@ -268,3 +276,13 @@ class Connection(asyncio.Protocol):
             self.abort()
         else:
             self._wake()
+
+
+def _unsent(transport: asyncio.Transport) -> bool:
+    """Say whether the peer's system has not taken all that was written.
+
+    Under TLS the transport counts its own buffer only, not the one of the transport below, which
+    is not empty while the system's is full.
+    """
+    held = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, _NONE_HELD)
+    return held != _NONE_HELD

@@ -24,8 +24,11 @@ class UnknownCoding(ValueError):
 class Inflate:
     """Decodes one coded body, piece by piece. `blind` turns true when it cannot go on."""
 
-    def __init__(self, coding: str) -> None:
-        """`coding` is the value of content-encoding; raises UnknownCoding."""
+    def __init__(self, coding: str, most: int = _CAP) -> None:
+        """`coding` is the value of content-encoding, `most` the largest decoded body in bytes.
+
+        Raises UnknownCoding.
+        """
         self._coding = coding.strip().lower()
         if self._coding not in ("", "identity", "gzip", "x-gzip", "deflate"):
             raise UnknownCoding("content-encoding is not gzip, deflate or identity")
@@ -33,6 +36,7 @@ class Inflate:
         self._inflater: zlib._Decompress | None = None
         self._taken = 0
         self._given = 0
+        self._most = most
         self.blind = False
 
     def feed(self, data: bytes) -> bytes:
@@ -58,7 +62,9 @@ class Inflate:
         piece = inflater.decompress(data, _STEP)
         pieces.append(piece)
         self._given += len(piece)
-        if self._given > _CAP or (self._given > _RATIO_FROM and self._given > _RATIO * self._taken):
+        if self._given > self._most:
+            self.blind = True
+        if self._given > _RATIO_FROM and self._given > _RATIO * self._taken:
             self.blind = True
         if inflater.eof:
             self._inflater = None  # gzip bodies may have several members
@@ -74,10 +80,10 @@ class Inflate:
         return zlib.MAX_WBITS if first[0] & 0x0F == _ZLIB_METHOD else -zlib.MAX_WBITS
 
 
-def inflate(coding: str, body: bytes) -> bytes | None:
-    """Return a whole body decoded, None when it cannot be looked into."""
+def inflate(coding: str, body: bytes, most: int = _CAP) -> bytes | None:
+    """Return a whole body decoded, None when it cannot be looked into or is larger than `most`."""
     try:
-        inflater = Inflate(coding)
+        inflater = Inflate(coding, most)
     except UnknownCoding:
         return None
     plain = inflater.feed(body)
@@ -86,8 +92,8 @@ def inflate(coding: str, body: bytes) -> bytes | None:
 
 def coding_of(headers: HeaderPairs) -> str:
     """Return the content coding, "" for none; several lines are one list (RFC 9110 §5.3)."""
-    said = [value for name, value in headers if name == b"content-encoding"]
-    if not said:
+    if b"content-encoding" not in dict(headers):
         return ""
+    said = [value for name, value in headers if name == b"content-encoding"]
     coding = b", ".join(said).decode("latin-1").strip().lower()
     return "" if coding == "identity" else coding

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import urlsplit
 
+from daypass_proxy.exchange import HeaderPairs
 from daypass_proxy.transport import UpstreamRequest
 
 _TARGET = re.compile(r"/[!-\"$-~]*")
 _METHOD = re.compile(r"[A-Z]+")
+_OPENINGS_MAX = 64  # targets are constants of ours, far fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,10 @@ class Origin:
     port: int
     written: str
     host_line: bytes = field(repr=False)
+    openings: dict[tuple[str, str, bytes | None], bytes] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """What heads of requests to here begin with, by method, target and egress header."""
 
     @classmethod
     def parse(cls, text: str) -> Origin:
@@ -65,22 +72,44 @@ def write_head(
     ValueError that repeats nothing of it.
     """
     method, headers, size = request.method, request.headers, len(request.body)
+    opening = origin.openings.get((method, target, through))
+    if opening is None:
+        opening = _opening(method, origin, target, through)
+    # The last one holds the key, which nothing but the keyring remembers.
+    lines = _same_lines(headers[:-1]) + _lines(headers[-1:])
+    if size or method not in ("GET", "HEAD"):
+        return b"%bcontent-length: %d\r\n%b\r\n" % (opening, size, lines)
+    return opening + lines + b"\r\n"
+
+
+def _opening(method: str, origin: Origin, target: str, through: bytes | None) -> bytes:
+    """Return what a head begins with, up to the egress proxy's own header."""
+    where = target if through is None else origin.written + target
     if not _TARGET.fullmatch(target) or not _METHOD.fullmatch(method):
         raise ValueError("request cannot be written as HTTP")
-    lines = 3 + len(headers)
-    if through is None:
-        parts = [f"{method} {target} HTTP/1.1\r\n".encode("ascii"), origin.host_line]
-    else:
-        first = f"{method} {origin.written}{target} HTTP/1.1\r\n"
-        parts = [first.encode("ascii"), origin.host_line, through]
-        lines += bool(through)
-    if size or method not in ("GET", "HEAD"):
-        parts.append(b"content-length: %d\r\n" % size)
-        lines += 1
-    parts += [b"%b: %b\r\n" % header for header in headers]
-    parts.append(b"\r\n")
-    head = b"".join(parts)
-    # No header may hold a line's end: it would be a header, or a request, of somebody else's.
-    if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head:
+    opening = f"{method} {where} HTTP/1.1\r\n".encode("ascii") + origin.host_line
+    if through:
+        opening += through
+    _check(opening, 3 if through else 2)
+    if len(origin.openings) < _OPENINGS_MAX:
+        origin.openings[method, target, through] = opening
+    return opening
+
+
+def _lines(headers: HeaderPairs) -> bytes:
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+    _check(lines, len(headers))
+    return lines
+
+
+_same_lines = lru_cache(maxsize=64)(_lines)
+"""Of one client's connection the headers are the same, call for call."""
+
+
+def _check(lines: bytes, count: int) -> None:
+    """Raise ValueError unless these are so many lines.
+
+    No header may hold a line's end: it would be a header, or a request, of somebody else's.
+    """
+    if lines.count(b"\n") != count or lines.count(b"\r") != count or b"\0" in lines:
         raise ValueError("request cannot be written as HTTP")
-    return head

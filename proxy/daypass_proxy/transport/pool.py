@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import suppress
 
 from daypass_proxy.transport import Timeouts, UpstreamRequest, UpstreamUnreachable
 from daypass_proxy.transport.answer import PoolAnswer
@@ -22,6 +23,8 @@ from daypass_proxy.transport.origin import Origin, split_url, write_head
 
 MAX_IDLE = 256
 """Idle connections kept for one origin; calls in flight are bounded elsewhere."""
+CLOSE_SECONDS = 2.0
+"""How long `close` waits to hear that connections are gone; they were ended before."""
 
 
 class Pool:
@@ -53,6 +56,12 @@ class Pool:
         connection = self._idle(origin)
         if connection is None:
             connection = await self._fresh(origin)
+        if request.before_send is not None:
+            try:
+                request.before_send()
+            except BaseException:
+                connection.abort()
+                raise
         timeouts = self._timeouts
         answer = PoolAnswer(connection, self._loop, timeouts.idle)
         request.sent = True
@@ -66,14 +75,10 @@ class Pool:
         for connection in tuple(self._open):
             connection.abort()
         if self._open:
-            await self._empty.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), CLOSE_SECONDS)
 
     # What connections tell their owner.
-
-    def opened(self, connection: Connection) -> None:
-        """Know it until it is lost."""
-        self._open.add(connection)
-        self._empty.clear()
 
     def keep(self, connection: Connection) -> bool:
         """Put it on top of its shelf, if there is room."""
@@ -117,4 +122,8 @@ class Pool:
             connection.abort()
         if connection.closing:
             raise UpstreamUnreachable("connection ended before it was used")
+        # Known from here on, until it is lost: of a connection whose making is given up the loop
+        # may never say that it is.
+        self._open.add(connection)
+        self._empty.clear()
         return connection

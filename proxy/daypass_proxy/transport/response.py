@@ -9,6 +9,8 @@ none may be, and sizes without an end (row 17). What is ambiguous is no answer (
 
 from __future__ import annotations
 
+from itertools import chain
+
 import httptools
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -17,7 +19,6 @@ _MAX_INTERIM = 8
 # Chunk extensions, trailers and an unfinished head say nothing to us; so much may come in a row.
 _MAX_SILENT_BYTES = 64 * 1024
 _FIRST_BYTE = ord("H")  # the parser would also take RTSP and ICE
-_FRAMING = frozenset({b"transfer-encoding", b"content-length", b"keep-alive"})
 
 
 class NotHttp(Exception):
@@ -34,6 +35,7 @@ class Response:
 
     __slots__ = (
         "_begun",
+        "_coming",
         "_fields",
         "_interim",
         "_parser",
@@ -63,6 +65,7 @@ class Response:
         self._fields: list[tuple[bytes, bytes]] = []
         self._begun = False
         self._silent_bytes = 0
+        self._coming = 0
         self._interim = 0
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
@@ -76,13 +79,14 @@ class Response:
             if data[0] != _FIRST_BYTE:
                 raise NotHttp
             self._begun = True
+        self._coming = self._silent_bytes + len(data)
         try:
             parser.feed_data(data)
         except httptools.HttpParserError:
             # The parser's words, and those of our own callbacks, may quote what came.
             raise NotHttp from None
         if self.unread == unread:
-            self._silent_bytes += len(data)
+            self._silent_bytes = self._coming
             if self._silent_bytes > _MAX_SILENT_BYTES and not self.complete:
                 raise NotHttp
         else:
@@ -137,23 +141,21 @@ class Response:
 
     def _framing(self, fields: list[tuple[bytes, bytes]]) -> tuple[bool, bytes | None]:
         """Return whether the body is chunked, and its length as written."""
-        chunked, length, size = False, None, 0
-        for name, value in fields:
-            size += len(name) + len(value)
-            if name not in _FRAMING:
-                continue
-            if name == b"transfer-encoding":
-                # "gzip, chunked" would have to be undone here, and "chunked" twice means nothing.
-                if chunked or value.strip().lower() != b"chunked":
-                    raise NotHttp
-                chunked = True
-            elif name == b"content-length":
-                length = value.strip()
-            else:
-                self.keep_seconds = _timeout(value)
-        if size > MAX_HEAD_BYTES:
-            raise NotHttp
-        return chunked, length
+        if self._coming > MAX_HEAD_BYTES:  # else it cannot be too large
+            size = sum(map(len, chain.from_iterable(fields)))
+            if size > MAX_HEAD_BYTES:
+                raise NotHttp
+        named = dict(fields)
+        coding, length = named.get(b"transfer-encoding"), named.get(b"content-length")
+        if coding is not None:
+            # "gzip, chunked" would have to be undone here, and "chunked" twice means nothing.
+            twice = sum(name == b"transfer-encoding" for name, _ in fields) > 1
+            if twice or coding.strip().lower() != b"chunked":
+                raise NotHttp
+        kept = named.get(b"keep-alive")
+        if kept is not None:
+            self.keep_seconds = _timeout(kept)
+        return coding is not None, None if length is None else length.strip()
 
     def _pass_over(self, status: int, *, framed: bool) -> None:
         """Drop an interim answer; 101 would switch to a protocol that nobody asked for."""

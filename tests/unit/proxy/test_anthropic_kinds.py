@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from daypass_core.problem import Code
+from daypass_core.scope import Detail
 from daypass_proxy.providers.anthropic import Anthropic
+from daypass_proxy.providers.anthropic_body import MAX_MODELS
 from daypass_proxy.providers.anthropic_fields import FIELDS
+from daypass_proxy.providers.anthropic_reach import MAX_REACHED
 from tests.fakes.anthropic import SONNET, detail, read, refused, user
 
 
@@ -267,3 +270,71 @@ def test_an_advisor_has_the_cap_of_the_scope() -> None:
         problem = refused({"tools": [tool | {"max_tokens": value}]}, detail("advisor", cap=100))
         assert problem.field == "tools[0].max_tokens"
     assert read({"tools": [tool | {"max_tokens": 100}]}, detail("advisor", cap=100))
+
+
+# -- how much a body may make us compare (row 17)
+
+
+class Compared(Detail):
+    """A scope that counts the models it is asked about."""
+
+    asked = 0
+
+    def allows_model(self, model: str) -> bool:
+        """Count, and say what the scope says."""
+        Compared.asked += 1
+        return super().allows_model(model)
+
+
+def test_row_17_a_model_is_compared_with_the_scope_once() -> None:
+    """Row 17: thousands of tools and 64 fallbacks that name one model are one comparison."""
+    tools = [{"type": "advisor", "name": "a", "model": SONNET}] * 1000
+    scope = Compared("anthropic", ("messages",), ("claude-*",), ("advisor",))
+    Compared.asked = 0
+    call = read({"tools": tools, "fallbacks": [{"model": SONNET}] * MAX_MODELS}, scope)
+    assert (call.models, Compared.asked) == ((SONNET,), 1)
+
+
+def test_row_17_fallbacks_are_bounded() -> None:
+    """Row 17: more fallbacks than models may be named are refused, also when all are one model."""
+    problem = refused({"fallbacks": [{"model": SONNET}] * (MAX_MODELS + 1)})
+    assert problem.field == "fallbacks"
+    assert str(MAX_MODELS) in problem.title
+
+
+@pytest.mark.parametrize("each", [1, 64, MAX_REACHED])
+def test_row_17_domains_are_bounded(each: int) -> None:
+    """Row 17: so many domains and URLs in all of a body are compared with the scope's, no more."""
+    scope = detail("web_fetch", "mcp_servers", domains=("docs.test",))
+    tool = {**FETCH, "allowed_domains": ["docs.test"] * each}
+    tools = [tool] * (MAX_REACHED // each)
+    left = MAX_REACHED % each
+    servers = [{"type": "url", "url": "https://docs.test/", "name": "m"}]
+    read({"tools": tools, "mcp_servers": servers * left}, scope)
+    problem = refused({"tools": tools, "mcp_servers": servers * (left + 1)}, scope)
+    assert problem.field == f"mcp_servers[{left}].url"
+    problem = refused({"tools": [*tools, tool]}, scope)
+    assert problem.field == f"tools[{len(tools)}].allowed_domains"
+
+
+@pytest.mark.parametrize(
+    ("domain", "allowed"),
+    [
+        *(
+            ("docs.test", True),
+            ("a.docs.test", True),
+            ("DOCS.test/x", True),
+            ("a.b.docs.test", True),
+        ),
+        *((".docs.test", True), ("xdocs.test", False), ("docs.test.", False), ("test", False)),
+        *(("docs.test.evil", False), ("", False), ("/docs.test", False), ("two.test", True)),
+    ],
+)
+def test_domains_are_those_of_the_scope_or_below(domain: str, allowed: bool) -> None:
+    """Row 34: a domain is one of the scope's, or ends in a dot and one of them."""
+    scope = detail("web_fetch", domains=("docs.test", "two.test"))
+    tool = {**FETCH, "allowed_domains": [domain]}
+    if allowed:
+        read({"tools": [tool]}, scope)
+    else:
+        assert refused({"tools": [tool]}, scope).field == "tools[0].allowed_domains"

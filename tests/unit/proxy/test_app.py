@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -9,8 +10,9 @@ from daypass_core.clock import StoreClock
 from daypass_proxy import __main__ as main_module
 from daypass_proxy import app as app_module
 from daypass_proxy.app import build_services
+from daypass_proxy.edge import Application
 from daypass_proxy.settings import load
-from tests.fakes.proxy import ENVIRONMENT
+from tests.fakes.proxy import ENVIRONMENT, Proxy
 
 
 async def test_services_without_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,3 +66,16 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "serve" in out
     assert "check" in out
+
+
+def test_refusals_of_the_guard_are_counted() -> None:
+    """What never reaches the application is in its metrics, from its start to its end."""
+    application = Application(cast(Any, None))
+    app_module._count_refusal(application, "headers_too_large")
+    proxy = Proxy()
+    application.services = proxy.services
+    app_module._count_refusal(application, "headers_too_large")
+    counted = proxy.services.metrics.registry.get_sample_value(
+        "daypass_refusals_total", {"code": "headers_too_large"}
+    )
+    assert counted == 1

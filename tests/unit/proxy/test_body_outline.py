@@ -38,8 +38,9 @@ WRITERS = st.sampled_from(
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every text is many slices, so that each kind of border occurs."""
-    monkeypatch.setattr(body_outline, "_SLICE", 16)
-    monkeypatch.setattr(slices, "__defaults__", (16,))
+    monkeypatch.setattr(body_outline, "_SLICE", 32)
+    monkeypatch.setattr(slices, "__defaults__", (32,))
+    monkeypatch.setattr(body_outline, "_SMALL", 0)
 
 
 def count_members(value: Any) -> int:
@@ -97,6 +98,15 @@ def test_long_numbers_are_found(shift: int, digits: int, before: str) -> None:
     )
     for body in forms(text.encode()):
         assert has_long_number(body, 128) == (digits > 128 and '"' not in before)
+
+
+@pytest.mark.parametrize("shift", [1, 2])
+@pytest.mark.parametrize("near", [b"7,", b"7" * 127 + b",", b"7" * 95 + b","])
+def test_near_misses_hide_no_long_number(near: bytes, shift: int) -> None:
+    """Runs that are too short, however many, are not taken for one, nor hide one (row 17)."""
+    start = b" " * shift + b"[" + near * 4000
+    assert not has_long_number(start + b"7]", 128)
+    assert has_long_number(start + b"7" * 129 + b"]", 128)
 
 
 def test_long_numbers_after_strings() -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_core.scope import Detail
+from daypass_proxy import body_pool, body_spool
 from daypass_proxy.body import MEDIUM, SMALL
-from daypass_proxy.body_spool import SPOOL_ABOVE, Spool
+from daypass_proxy.body_pool import SHARE, BodyPool, Worker
+from daypass_proxy.body_spool import SPOOL_ABOVE, Spool, spool_above
 from daypass_proxy.body_worker import PACKET, READY, Question, Verdict, serve
 from daypass_proxy.exchange import GONE_EXTENSION, ClientGone, Exchange
 from daypass_proxy.providers import Asked
@@ -35,10 +37,10 @@ class Elsewhere:
         self.cancelled = 0
 
     async def check(
-        self, provider: str, body: Spool, detail: Detail, *, max_tokens_needed: bool
+        self, sandbox: str, provider: str, body: Spool, detail: Detail, *, max_tokens_needed: bool
     ) -> Asked:
         """Check with the very same function."""
-        assert provider == "anthropic"
+        assert (sandbox, provider) == ("sb_1", "anthropic")
         data = os.pread(body.fd, len(body), 0)
         self.bodies.append(data)
         try:
@@ -75,7 +77,7 @@ async def test_row_17_the_loop_checks_no_body_that_could_hold_it(
     read = await exchange.read_body(len(body), SPOOL_ABOVE)
     assert isinstance(read, Spool) is (len(body) > SPOOL_ABOVE)
     assert len(read) == len(body)
-    reading = Anthropic(elsewhere).read(exchange, "messages", read, detail())
+    reading = Anthropic(elsewhere).read(exchange, "messages", read, detail(), "sb_1")
     if body.startswith(b"["):
         with pytest.raises(Refusal, match="invalid_request"):
             await reading
@@ -90,19 +92,75 @@ async def test_small_bodies_are_checked_at_once(monkeypatch: pytest.MonkeyPatch)
     elsewhere = Elsewhere()
     for body in (body_of(1000, ","), body_of(SPOOL_ABOVE - 1000)):
         exchange, _ = make_exchange(headers=[JSON])
-        call = await Anthropic(elsewhere).read(exchange, "messages", body, detail())
+        call = await Anthropic(elsewhere).read(exchange, "messages", body, detail(), "sb_1")
         assert call.body is body
     assert elsewhere.bodies == []
 
 
-async def test_without_another_place_large_bodies_are_checked_here() -> None:
-    """Where there are no workers, a spooled body is read back and checked all the same."""
+async def test_row_17_without_another_place_a_thread_checks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Row 17: where there are no workers, large bodies are checked all the same, off the loop."""
     body = body_of(SPOOL_ABOVE * 2)
+    threads: list[threading.Thread] = []
+
+    def check(*arguments: Any, **options: Any) -> Asked:
+        threads.append(threading.current_thread())
+        return check_body(*arguments, **options)
+
+    monkeypatch.setattr(anthropic_module, "check_body", check)
     exchange, _ = make_exchange(headers=[JSON], body=body)
     read = await exchange.read_body(len(body), SPOOL_ABOVE)
-    assert (await Anthropic().read(exchange, "messages", read, detail())).body == body
+    call = await Anthropic().read(exchange, "messages", read, detail(), "sb_1")
+    assert call.body == body
+    spool = Spool.of(b"[" * SPOOL_ABOVE)
     with pytest.raises(Refusal):
-        await Anthropic().read(exchange, "messages", Spool.of(b"[" * SPOOL_ABOVE), detail())
+        await Anthropic().read(exchange, "messages", spool, detail(), "sb_1")
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
+
+
+async def test_where_there_are_no_memory_files_nothing_is_spooled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Elsewhere than on Linux bodies stay in memory, and no worker is tried again and again."""
+    started: list[object] = []
+    monkeypatch.setattr(body_spool, "AVAILABLE", False)
+    monkeypatch.setattr(body_pool, "AVAILABLE", False)
+    monkeypatch.setattr(Worker, "start", lambda: started.append(1))
+    pool = BodyPool(2)
+    pool.start()
+    assert not pool._tasks
+    await pool.close()
+    assert not started
+    body = body_of(SPOOL_ABOVE * 2)
+    exchange, _ = make_exchange(headers=[JSON], body=body)
+    read = await exchange.read_body(len(body), spool_above(len(body)))
+    assert isinstance(read, bytes)
+    call = await Anthropic().read(exchange, "messages", read, detail(), "sb_1")
+    assert call.body == body
+
+
+async def test_row_17_one_sandbox_has_its_share() -> None:
+    """Row 17: a sandbox above its share of what waits is refused at once; others wait as before."""
+    body = body_of(1000)
+    pool = BodyPool(0, max_waiting=SHARE * len(body))
+
+    def ask(sandbox: str) -> "asyncio.Task[Asked]":
+        spool = Spool.of(body)
+        checking = pool.check(sandbox, "anthropic", spool, detail(), max_tokens_needed=True)
+        return asyncio.create_task(checking)
+
+    asked = [ask(sandbox) for sandbox in ("sb_1", "sb_1", "sb_2")]
+    await aeventually(lambda: asked[1].done())
+    with pytest.raises(Refusal, match="rate_limited"):
+        await asked[1]
+    assert pool.waiting == 2 * len(body)
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    assert pool.waiting == 0
+    assert not pool._waiting_of
 
 
 async def test_who_hangs_up_gives_up_the_place() -> None:
@@ -115,7 +173,7 @@ async def test_who_hangs_up_gives_up_the_place() -> None:
     wire = Wire([])
     exchange = Exchange(asgi, wire.receive, wire.send, request_id="req_test", started=0.0)
     reading = asyncio.create_task(
-        Anthropic(elsewhere).read(exchange, "messages", Spool.of(body_of(10)), detail())
+        Anthropic(elsewhere).read(exchange, "messages", Spool.of(body_of(10)), detail(), "sb_1")
     )
     await aeventually(lambda: acts and elsewhere.bodies)
     acts[0]()
@@ -130,7 +188,7 @@ async def test_a_cancelled_call_stays_cancelled() -> None:
     elsewhere.may.clear()
     exchange, _ = make_exchange(headers=[JSON])
     reading = asyncio.create_task(
-        Anthropic(elsewhere).read(exchange, "messages", Spool.of(body_of(10)), detail())
+        Anthropic(elsewhere).read(exchange, "messages", Spool.of(body_of(10)), detail(), "sb_1")
     )
     await aeventually(lambda: elsewhere.bodies)
     reading.cancel()

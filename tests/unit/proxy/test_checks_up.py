@@ -181,7 +181,7 @@ queries = st.one_of(
 @given(path=paths, query=queries)
 def test_paths_and_queries_up_are_ours(path: bytes, query: bytes) -> None:
     """B09, B10, rows 9-12, 36: what goes up has one of our paths and queries, and only a path and
-    query that are ours byte for byte lead there."""
+    query that are ours byte for byte lead there; tokens come from the broker."""
     wire, sent = ask(path, query, HEADERS)
     if path in UP_PATHS and query in UP_QUERIES:
         (request,) = sent
@@ -189,7 +189,7 @@ def test_paths_and_queries_up_are_ours(path: bytes, query: bytes) -> None:
         assert wire.status == 200
         return
     assert sent == []
-    assert wire.status != 200
+    assert wire.status != 200 or path == b"/v1/oauth/token"
 
 
 @settings(max_examples=150, deadline=None)

@@ -61,6 +61,45 @@ async def test_body_in_one_piece() -> None:
     assert (await waiting)["type"] == "http.disconnect"
 
 
+async def test_a_whole_body_at_once() -> None:
+    """A body that is all here is handed out without a message, as the same object, and once."""
+    cycle, flow = make_cycle()
+    piece = b"x" * 70_000
+    cycle.take(piece)
+    end_body(cycle)
+    assert not flow.reading
+    assert cycle.whole_body(69_999) is None
+    assert cycle.whole_body(70_000) is piece
+    assert flow.reading
+    assert cycle.whole_body(70_000) is None
+    waiting = asyncio.create_task(cycle.receive())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    cycle.disconnected = True
+    cycle.set()
+    assert (await waiting)["type"] == "http.disconnect"
+
+
+async def test_no_body_at_once_that_is_not_whole() -> None:
+    """What is to come, was begun, is invited, or is of a client that is gone, takes a message."""
+    cycle, _ = make_cycle()
+    cycle.take(b"a")
+    assert cycle.whole_body(100) is None  # more may come
+    assert (await cycle.receive())["body"] == b"a"
+    cycle.take(b"b")
+    end_body(cycle)
+    assert cycle.whole_body(100) is None  # it is not all of it
+    assert await cycle.receive() == {"type": "http.request", "body": b"b", "more_body": False}
+    for name in ("disconnected", "response_complete", "waiting_for_100_continue"):
+        cycle, _ = make_cycle()
+        cycle.take(b"a")
+        end_body(cycle)
+        setattr(cycle, name, True)
+        assert cycle.whole_body(100) is None
+        setattr(cycle, name, False)
+        assert cycle.whole_body(100) == b"a"
+
+
 async def test_body_that_is_waited_for() -> None:
     """Whoever waits is woken by the next piece, and again by the end, even an empty one."""
     cycle, _ = make_cycle()

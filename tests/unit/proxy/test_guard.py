@@ -1,11 +1,15 @@
 """The guard, by raw bytes over real sockets: what is refused, what reaches the app, and how."""
 
 import asyncio
+import gc
+import weakref
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from daypass_proxy.exchange import ABORT_EXTENSION, GONE_EXTENSION
 from daypass_proxy.guard import Limits
+from tests.fakes.connection import Connection
 from tests.fakes.guarded import CHUNKED, GET, EchoApp, answer, serving
 from tests.support import aeventually
 
@@ -116,6 +120,63 @@ async def test_abort_extension() -> None:
             seen = b""
         assert not seen.endswith(b"0\r\n\r\n")
         client.close()
+
+
+async def test_a_request_that_is_over_cuts_nobody() -> None:
+    """What is left of a request after its answer can neither cut the next nor hear of its end."""
+    told: list[str] = []
+    connection = Connection(app := EchoApp())
+    connection.feed([GET])
+    await connection.settle()
+    over = app.started[0]["extensions"]
+    app.gate = asyncio.Event()
+    connection.feed([GET])
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(app.started) == 2
+    over[ABORT_EXTENSION]()
+    over[GONE_EXTENSION](lambda: told.append("gone"))
+    assert not connection.transport.closing
+    app.gate.set()
+    await connection.settle()
+    assert connection.statuses == [200, 200]
+    await connection.hang_up()
+    assert told == []
+
+
+async def test_what_is_refused_here_is_counted() -> None:
+    """Every refusal that is answered by the guard is told once, and no other."""
+    counted: list[str] = []
+    for data, codes in (
+        (b"GET / HTTP/1.1\r\n\r\n", ["invalid_request"]),
+        (GET.replace(b"Host", b"Upgrade: websocket\r\nHost"), ["upgrade_refused"]),
+        (b"GET /" + b"x" * 40_000, ["headers_too_large"]),
+        (GET, []),
+        (GET + GET, []),  # the first gets its answer, the second none
+    ):
+        counted.clear()
+        connection = Connection(EchoApp(), refused=counted.append)
+        connection.feed([data])
+        await connection.settle()
+        assert counted == codes
+        await connection.hang_up()
+
+
+async def test_a_request_leaves_nothing_to_collect() -> None:
+    """A request is freed when the next begins, without a round of the garbage collector."""
+    connection = Connection(app := EchoApp())
+    gc.disable()
+    try:
+        for _ in range(3):
+            connection.feed([GET])
+            await connection.settle()
+            cycle = weakref.ref(connection.protocol.cycle)
+            app.started.clear()
+        connection.feed([GET])
+        assert cycle() is None
+    finally:
+        gc.enable()
+    await connection.hang_up()
 
 
 async def test_disconnect_reaches_the_app() -> None:

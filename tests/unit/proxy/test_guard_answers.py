@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from daypass_core.server import KEEP_ALIVE_SECONDS
+from daypass_proxy.exchange import DIRECT_EXTENSION
 from daypass_proxy.guard import Limits
 from tests.fakes.connection import Connection
 from tests.fakes.guarded import GET, EchoApp, answer, serving
@@ -134,6 +135,17 @@ async def test_b42_early_answer_outruns_forty_megabytes(more: bytes) -> None:
         client.close()
 
 
+async def test_b42_nothing_follows_an_early_answer_that_closes() -> None:
+    """B42: behind the body that an early answer did not ask for, no request is read (row 7)."""
+    connection = Connection(app := EchoApp(reply=early))
+    connection.feed([HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"])
+    await connection.settle()
+    connection.feed([b"{}" + GET])
+    assert connection.transport.closing
+    await connection.hang_up()
+    assert len(app.started) == 1
+
+
 async def test_b42_draining_is_bounded_in_bytes() -> None:
     """B42: after an early answer a bounded number of bytes is read, then the connection closed."""
     connection = Connection(EchoApp(reply=early), Limits(drain_bytes=1_000_000))
@@ -146,6 +158,23 @@ async def test_b42_draining_is_bounded_in_bytes() -> None:
     assert connection.transport.closing
     assert connection.statuses == [200]
     await connection.hang_up()
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_empty_lines_behind_a_drained_body(known: bool) -> None:
+    """What follows a body that was answered early is no freer than between any two requests."""
+    data = HEAD + b"Content-Length: 20\r\n\r\n" + b"x" * 20
+    for behind, statuses in ((b"\r\n", [200]), (b"\n", [200, 400]), (b"\r\r\n", [200, 400])):
+        connection = Connection(EchoApp(reply=early))
+        for _ in range(2 if known else 0):
+            connection.feed([data])
+            await connection.settle()
+        done = connection.statuses
+        connection.feed([data[:-5]])
+        await connection.settle()
+        connection.feed([data[-5:] + behind])
+        assert connection.statuses == [*done, *statuses]
+        await connection.hang_up()
 
 
 async def test_a_head_behind_a_drained_body_is_bounded_too() -> None:
@@ -252,3 +281,103 @@ async def test_idle_connections_and_drips_keep_nobody_out() -> None:
         for client in [*idle, *dripping, good]:
             client.close()
         await aeventually(lambda: server.connections == 0)
+
+
+async def test_written_at_once_is_written_the_same() -> None:
+    """Answers and pieces written without a message have the bytes of those sent by messages."""
+    length = (b"content-length", b"5")
+
+    async def whole(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["extensions"][DIRECT_EXTENSION].answer(200, [length], b"whole")
+
+    async def messages(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": b"whole"})
+
+    async def pieces(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for piece in (b"one", b"three"):
+            assert scope["extensions"][DIRECT_EXTENSION].write(piece)
+        await send({"type": "http.response.body"})
+
+    for reply, same in ((whole, EchoApp(reply=messages)), (pieces, says(200, b"one", b"three"))):
+        mine, other = Connection(EchoApp(reply=reply)), Connection(same)
+        for connection in (mine, other):
+            connection.feed([GET])
+            await connection.settle()
+        assert mine.written == other.written
+        assert not mine.transport.closing
+        await mine.hang_up()
+        await other.hang_up()
+
+
+async def test_nothing_is_written_at_once_to_a_slow_client() -> None:
+    """While the client does not read, whoever writes is told to wait; then all is in order."""
+
+    async def reply(scope: Any, receive: Any, send: Any) -> None:
+        direct = scope["extensions"][DIRECT_EXTENSION]
+        connection.protocol.pause_writing()
+        assert not direct.answer(200, [], b"not yet")
+        await asyncio.gather(
+            send({"type": "http.response.start", "status": 200, "headers": []}), resume()
+        )
+        connection.protocol.pause_writing()
+        assert not direct.write(b"not yet")
+        await asyncio.gather(
+            send({"type": "http.response.body", "body": b"x", "more_body": True}), resume()
+        )
+        await send({"type": "http.response.body"})
+
+    async def resume() -> None:
+        written = connection.written
+        await asyncio.sleep(0)
+        assert connection.written == written
+        connection.protocol.resume_writing()
+
+    connection = Connection(EchoApp(reply=reply))
+    connection.feed([GET])
+    await connection.settle()
+    assert connection.statuses == [200]
+    assert connection.written.endswith(b"\r\n\r\n1\r\nx\r\n0\r\n\r\n")
+    await connection.hang_up()
+
+
+async def test_an_earlier_request_cannot_write_into_a_later_answer() -> None:
+    """What writes at once belongs to one request: after its answer it writes nothing, anywhere."""
+    connection = Connection(app := EchoApp(gate=asyncio.Event()))
+    assert app.gate is not None
+    app.gate.set()
+    connection.feed([GET])
+    await connection.settle()
+    app.gate.clear()
+    connection.feed([GET])
+    await asyncio.sleep(0)
+    first, second = (scope["extensions"][DIRECT_EXTENSION] for scope in app.started)
+    written = connection.written
+    with pytest.raises(RuntimeError, match="begun already"):
+        first.answer(200, [], b"again")
+    with pytest.raises(RuntimeError, match="no answer"):
+        first.write(b"again")
+    with pytest.raises(RuntimeError, match="no answer"):
+        second.write(b"too early")
+    assert connection.written == written
+    app.gate.set()
+    await connection.settle()
+    assert connection.statuses == [200, 200]
+    await connection.hang_up()
+
+
+async def test_nothing_is_written_to_a_client_that_is_gone() -> None:
+    """To a client that is gone an answer is over before it began; nobody waits for it."""
+    connection = Connection(app := EchoApp(gate=asyncio.Event()))
+    connection.feed([GET])
+    await asyncio.sleep(0)
+    connection.transport.close()
+    await asyncio.sleep(0)
+    direct = app.started[0]["extensions"][DIRECT_EXTENSION]
+    assert direct.answer(200, [], b"x")
+    assert direct.write(b"x")
+    assert connection.written == b""
+    assert app.gate is not None
+    app.gate.set()
+    await connection.hang_up()

@@ -67,9 +67,9 @@ def header_checks(text: bytes) -> dict[str, Callable[[], object]]:
             b"GET", "1.1", b"/" + text, ((b"host", b"a"), (b"x", text), (b"expect", text)), 10**9
         ),
         "host": lambda: check_head(b"GET", "1.1", b"/", ((b"host", text),), 10**9),
-        "credential": lambda: pick_credential(make_exchange(headers=key)[0]),
+        "credential": lambda: pick_credential(make_exchange(headers=key)[0].head),
         "key id": lambda: unverified_key_id(text.decode("latin-1")),
-        "media": lambda: check_media(asked),
+        "media": lambda: check_media(asked.head),
         "media of a token request": lambda: token._media(asked),
         "route": lambda: find_route(b"/v1/models/" + text),
         "hint": lambda: _hint(asked),

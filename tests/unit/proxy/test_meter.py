@@ -262,10 +262,14 @@ def test_raw_json_tail() -> None:
 
 @pytest.mark.parametrize(
     "usage",
-    ['{"input_tokens": -5}', '{"input_tokens": "9"}', '{"input_tokens": 1.5}', "[]", '{"inp'],
-)
+    ['{"input_tokens": -5}', '{"input_tokens": "9"}', '{"input_tokens": 1.5}', "[]", '{"inp',
+     '{"output_tokens": 1000000001}', '{"input_tokens": 10000000000000000000}',
+     '{"cache_creation": {"ephemeral_1h_input_tokens": 1000000001}}',
+     '{"iterations": [{"type": "compaction", "input_tokens": 9223372036854775807}]}'],
+)  # fmt: skip
 def test_unreadable_usage(usage: str) -> None:
-    """Figures that are none are not believed, and the meter says that it could not read."""
+    """Figures that are none, or more than any answer has and a ledger can hold, are not believed,
+    and the meter says that it could not read."""
     meter = StreamMeter()
     meter.feed(f'event: message_delta\ndata: {{"usage": {usage}}}\n\n'.encode())
     assert meter.unreadable
@@ -301,6 +305,17 @@ def test_plain_json(coding: str) -> None:
     assert meter.usage == Usage(25, 15, None, None, 0)
     assert meter.finished
     assert meter.final
+
+
+def test_endless_figure_in_json() -> None:
+    """A figure that no ledger can hold is not believed, though the answer is whole."""
+    body = json.dumps(message_json(MODEL, usage={"input_tokens": 25, "output_tokens": 10**19}))
+    meter = JsonMeter()
+    meter.feed(body.encode())
+    meter.end()
+    assert meter.unreadable
+    assert not meter.torn
+    assert meter.usage == Usage()
 
 
 def test_torn_json() -> None:

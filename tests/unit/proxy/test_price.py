@@ -4,7 +4,7 @@ import datetime
 import json
 import subprocess
 import sys
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_CEILING, ROUND_HALF_UP, Decimal, localcontext
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daypass_proxy.ledger import Usage
-from daypass_proxy.price import Price, PriceError, PriceTable
+from daypass_proxy.price import Price, PriceError, PriceTable, Rates
 
 SHIPPED = json.loads(resources.files("daypass_proxy").joinpath("prices.json").read_bytes())
 MODELS = {entry["model"]: entry for entry in SHIPPED["providers"]["anthropic"]}
@@ -185,6 +185,41 @@ def test_the_ceiling_is_never_below_the_cost(
     price = find(PriceTable.load(), model)
     usage = Usage(plain, out, short + long, long, read)
     assert price.cost(usage) <= price.ceiling(plain + short + long + read, out)
+
+
+rate = st.decimals(0, 999_999_999, places=9) | st.sampled_from(
+    list(map(Decimal, ("0", "0.3", "15")))
+)
+figure = st.none() | st.integers(-5, 10**9)
+
+
+@given(st.tuples(rate, rate), st.lists(figure, min_size=5, max_size=5))
+def test_integers_round_as_decimals_do(rates: tuple[Decimal, Decimal], said: list[Any]) -> None:
+    """Cost and ceiling are those of decimal arithmetic, to the nano-dollar, for any rates."""
+    plain, output = rates
+    write, write_1h, read = plain * Decimal("1.25"), plain * 2, plain
+    price = Price("m", 200_000, Rates(plain, output, write, write_1h, read))
+    counts = [max(figure or 0, 0) for figure in said]
+    with localcontext(prec=60):
+        micro = (
+            plain * counts[0]
+            + output * counts[1]
+            + write * max(counts[2] - counts[3], 0)
+            + write_1h * counts[3]
+            + read * counts[4]
+        )
+        cost = int((micro * 1000).to_integral_value(ROUND_HALF_UP))
+        micro = max(plain, write, write_1h, read) * counts[0] + output * counts[1]
+        ceiling = int((micro * 1000).to_integral_value(ROUND_CEILING))
+    assert price.cost(Usage(*said)) == cost
+    assert price.ceiling(counts[0], counts[1]) == ceiling
+
+
+@pytest.mark.parametrize("wrong", ["0.000000000001", "-1"])
+def test_a_rate_that_integers_cannot_hold_is_refused(wrong: str) -> None:
+    """No rate is rounded on the quiet."""
+    with pytest.raises(ValueError, match="decimals"):
+        Rates(Decimal(wrong), *[Decimal(1)] * 4)
 
 
 def test_the_ceiling_takes_the_dearest_input_rate() -> None:

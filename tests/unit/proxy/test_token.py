@@ -1,6 +1,7 @@
 """The token endpoint's pass-through: one target, nothing along but the body and the peer."""
 
 import asyncio
+import ssl
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -292,3 +293,15 @@ async def test_key_set_must_be_a_200() -> None:
     async with broker_that_says(answer) as url:
         with pytest.raises(BrokerUnreachable, match="503"):
             await fetch_jwks(BrokerLink(url))
+
+
+def test_session_keys_of_the_broker_are_not_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A variable of the environment does not make TLS to the broker write its keys to a file."""
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
+    tls = BrokerLink("https://broker.example")._tls
+    assert tls is not None
+    assert tls.keylog_filename is None
+    assert tls.check_hostname
+    assert tls.verify_mode is ssl.CERT_REQUIRED

@@ -1,6 +1,7 @@
 """The request's head, and which addresses are of the public internet."""
 
 import re
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -141,3 +142,18 @@ def test_segments_do_not_matter(cut: list[int], extra: bytes) -> None:
         with pytest.raises(NotHttp):
             response.feed(extra)
     assert b"".join(response.pieces) == b"abc"
+
+
+def test_each_head_has_its_own_key() -> None:
+    """Row 15: of heads that are alike but for the key, each holds its own."""
+    for key in (b"one", b"two", b"one"):
+        head = write_head(request((b"accept", b"a"), (b"x-api-key", key)), ORIGIN, "/v1")
+        assert head.endswith(b"accept: a\r\nx-api-key: " + key + b"\r\n\r\n")
+
+
+def test_key_is_not_remembered() -> None:
+    """Row 15: a key goes into one head and nowhere else; what is remembered leaves it out."""
+    pair = (b"x-api-key", b"kept" * 5)
+    before = sys.getrefcount(pair), sys.getrefcount(pair[1])
+    write_head(request((b"accept", b"a"), pair), ORIGIN, "/v1")
+    assert (sys.getrefcount(pair), sys.getrefcount(pair[1])) == before

@@ -3,81 +3,22 @@
 import asyncio
 import base64
 import gzip
-import json
 import logging
-from dataclasses import replace
+import random
 
 import pytest
 from msgspec import structs
 
-from daypass_core.problem import Code, Problem, Refusal
-from daypass_core.secret import parse_reference
-from daypass_proxy.attempt import Attempt, Reply
-from daypass_proxy.exchange import HeaderPairs
-from daypass_proxy.keyring import Keyring
+from daypass_core.problem import Code
 from daypass_proxy.ledger import Outcome
-from daypass_proxy.providers.anthropic import Anthropic
-from daypass_proxy.settings import load
+from daypass_proxy.providers import Provider
 from daypass_proxy.streams import CallCut, CutReason
 from daypass_proxy.transport import UpstreamBroken, UpstreamUnreachable
-from daypass_proxy.upstream import ERROR_BODY_MAX, send
+from daypass_proxy.upstream import ERROR_BODY_MAX
 from tests.canary import CANARY
-from tests.fakes.call import BODY, make_attempt, make_call
-from tests.fakes.clock import FakeClock
-from tests.fakes.keys import FakeVault
-from tests.fakes.ledger import FakeLedger
-from tests.fakes.proxy import ENVIRONMENT, Proxy
-from tests.fakes.transport import JSON, FakeAnswer, FakeTransport
-
-ORIGIN = "https://api.example/prefix"
-KEY = f"sk-ant-{CANARY}-one"
-NEWER = f"sk-ant-{CANARY}-two"
-PROVIDER = Anthropic()
-
-
-class Upstream:
-    """One call on its way to a scripted upstream."""
-
-    def __init__(self, *script: FakeAnswer | Exception) -> None:
-        self.vault = FakeVault(acme=KEY)
-        self.transport = FakeTransport(*script)
-        ring = Keyring(
-            {"acme": parse_reference("vault://secret/llm/acme#api_key")},
-            env_secrets={},
-            vault=self.vault,
-            clock=FakeClock(),
-        )
-        settings = replace(load(ENVIRONMENT), anthropic_url=ORIGIN)
-        self.services = replace(
-            Proxy(settings=settings).services, keyring=ring, transport=self.transport
-        )
-        self.attempt: Attempt = make_attempt(FakeLedger())
-
-    async def send(self) -> Reply:
-        """Send the call."""
-        return await send(self.attempt, self.services)
-
-    async def rotate(self, **secrets: str) -> None:
-        """Change the keys in Vault while the first request is under way, then answer it."""
-        self.transport.gate.clear()
-        await self.transport.arrived.wait()
-        self.vault.secrets = secrets
-        self.transport.gate.set()
-
-    async def refused(self) -> Problem:
-        """Send the call and return the problem that it is refused with."""
-        with pytest.raises(Refusal) as caught:
-            await self.send()
-        assert CANARY not in str(caught.value)
-        return caught.value.problem
-
-
-def error(
-    status: int, kind: str, message: str, headers: HeaderPairs = JSON, **more: object
-) -> FakeAnswer:
-    """An error answer in the provider's shape."""
-    body = {"type": "error", "error": {"type": kind, "message": message, **more}}
-    return FakeAnswer([json.dumps(body).encode()], status=status, headers=headers)
+from tests.fakes.call import BODY, make_call
+from tests.fakes.transport import JSON, FakeAnswer
+from tests.fakes.upstream import KEY, NEWER, Upstream, error
 
 
 async def test_request_that_goes_up() -> None:
@@ -244,6 +185,20 @@ async def test_coded_error_that_holds_the_key() -> None:
     assert (await Upstream(unreadable).refused()).status == 502
 
 
+async def test_coded_error_that_is_large() -> None:
+    """Row 16: what a small error body unpacks to is looked into up to 4 MiB, and withheld beyond:
+    everybody waits meanwhile."""
+    noise = random.Random(1).randbytes(1024) + bytes(60 * 1024)
+    headers = ((b"content-encoding", b"gzip"), *JSON)
+    for count, status in ((50, 500), (100, 502)):
+        packed = gzip.compress(noise * count)
+        up = Upstream(FakeAnswer([packed], status=500, headers=headers))
+        if status == 500:
+            assert (await up.send()).body == packed
+        else:
+            assert (await up.refused()).code is Code.UPSTREAM_BROKEN
+
+
 @pytest.mark.parametrize("size", [1, 7, 20])
 async def test_key_split_over_chunks(size: int) -> None:
     """Row 15: a key that comes in pieces is found all the same."""
@@ -290,6 +245,19 @@ async def test_header_that_holds_the_key(status: int) -> None:
         assert (await up.send()).headers == JSON
     else:
         assert (await up.refused()).status == 502
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_request_id_that_holds_the_key(status: int) -> None:
+    """Row 15: the id that is booked and logged is one that may go down, or none."""
+    headers = ((b"content-type", b"application/json"), (b"request-id", KEY.encode()))
+    up = Upstream(FakeAnswer([b"{}"], status=status, headers=headers))
+    if status == 200:
+        await up.send()
+    else:
+        await up.refused()
+    assert up.attempt.upstream_request_id is None
+    assert up.attempt.bill().upstream_request_id is None
 
 
 async def test_endless_error() -> None:
@@ -349,6 +317,23 @@ async def test_key_gone_after_refusal() -> None:
     await up.rotate()
     assert (await task).code is Code.UPSTREAM_REFUSED_KEY
     assert up.attempt.bill().cost_nano == 0
+
+
+async def test_marked_while_the_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B08: a call that was cut sends nothing, though its task was not woken for it yet."""
+    up = Upstream(FakeAnswer([b"{}"], headers=JSON))
+    ring = up.services.keyring
+    read = ring.header_for
+
+    async def header_for(tenant: str, provider: Provider) -> tuple[bytes, bytes]:
+        up.attempt.live.reason = CutReason.REVOKED
+        return await read(tenant, provider)
+
+    monkeypatch.setattr(ring, "header_for", header_for)
+    with pytest.raises(CallCut):
+        await up.send()
+    assert up.transport.requests == []
+    assert not up.attempt.sent
 
 
 async def test_cut_before_the_answer() -> None:

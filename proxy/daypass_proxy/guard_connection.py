@@ -1,0 +1,130 @@
+"""One client connection: its limits, its deadline, and how it is cut.
+
+The lower half of `guard`: what holds for the connection, whatever is said on it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from daypass_core.ids import new_id
+from daypass_core.log import event, get_logger
+from daypass_core.problem import Problem, Refusal
+from daypass_proxy.exchange import UNIX_PEER
+from daypass_proxy.guard_answer import AnswerCycle, whole_answer
+from daypass_proxy.guard_deadline import Deadline
+from daypass_proxy.providers import Rendered
+
+log = get_logger(__name__)
+
+Render = Callable[[Problem, str], Rendered]
+"""Turns a problem, and our id of the request, into an answer: `Provider.render`."""
+
+Refused = Callable[[str], None]
+"""Counts a refusal that was written here, by its code: `Metrics.refused`."""
+
+# Bytes that a slow client has to read in each `write_stall_seconds`: about what a transport keeps
+# before it asks us to pause. Without a bound, megabytes would be held by reading single bytes.
+_LEAST_READ = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may ask of us; sizes in bytes, times in seconds."""
+
+    header_bytes: int = 32 * 1024
+    header_count: int = 64
+    header_seconds: float = 10.0
+    body_seconds: float = 30.0
+    body_bytes_per_second: int = 64 * 1024
+    write_stall_seconds: float = 30.0
+    # After an answer was given early, for how long and how much of the rest of the body is read
+    # and thrown away, so that the client gets to read the answer instead of a connection reset.
+    drain_seconds: float = 5.0
+    drain_bytes: int = 64 * 1024 * 1024
+    linger_seconds: float = 1.0
+    discard_bytes: int = 256 * 1024
+
+
+class GuardedConnection(HttpToolsProtocol):
+    """A connection inside its limits, of which nothing has been read yet."""
+
+    limits: Limits
+    render: Render
+    refused: Refused
+    cycle: AnswerCycle
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        limits = self.limits
+        self._deadline = Deadline(self.loop, min(limits.header_seconds, limits.body_seconds))
+        self._stall: Deadline | None = None  # made for the few clients that ever read slowly
+        self._unread = 0
+        self._discarded = 0
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers with the connection."""
+        self._deadline.close()
+        if self._stall is not None:
+            self._stall.close()
+        super().connection_lost(exc)
+
+    # -- flow control
+
+    def pause_writing(self) -> None:
+        """Give a client that does not read a bounded time."""
+        super().pause_writing()
+        if self._stall is None:
+            self._stall = Deadline(self.loop, self.limits.write_stall_seconds)
+        self._watch_reader(self._stall)
+
+    def resume_writing(self) -> None:
+        """The client has read most of what waited for it."""
+        if self._stall is not None:
+            self._stall.clear()
+        super().resume_writing()
+
+    def _watch_reader(self, stall: Deadline) -> None:
+        """Come back in a while to see how much the client has read; nothing is added meanwhile."""
+        self._unread = self.transport.get_write_buffer_size()
+        stall.set(self.limits.write_stall_seconds, lambda: self._look_at_reader(stall))
+
+    def _look_at_reader(self, stall: Deadline) -> None:
+        """Go on with a slow reader of a large answer; cut one that has as good as stopped."""
+        if self._unread - self.transport.get_write_buffer_size() >= _LEAST_READ:
+            self._watch_reader(stall)
+            return
+        event(log, "client_stalled", peer=self._peer())
+        self.transport.abort()
+
+    # -- refusing
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > self.limits.discard_bytes:
+            self.transport.abort()
+
+    def _write_refusal(self, refusal: Refusal) -> None:
+        """Answer, half-close, and read a little on, so that the answer outruns the reset."""
+        if self.transport.is_closing():
+            return
+        rendered = self.render(refusal.problem, new_id("req"))
+        self.transport.write(whole_answer(rendered, self.server_state.default_headers))
+        self.refused(refusal.problem.code)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._deadline.set(self.limits.linger_seconds, self.transport.close)
+
+    def _peer(self) -> str:
+        return self.client[0] if self.client else UNIX_PEER

@@ -1,0 +1,28 @@
+"""Strict JSON by short cuts: what spares a small body a walk, and that nothing slips through."""
+
+import pytest
+
+from daypass_core.problem import Refusal
+from daypass_proxy import body as body_module
+from daypass_proxy.body import MAX_DEPTH, parse
+
+
+def test_a_plain_body_is_proved_by_writing_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that is just what we would write repeats no name, long integers included."""
+    plain = '{"a":"b: c","é":[1,1.5,null,{"x:":"\\n"}]}'.encode()
+    long = b'{"a":"b: c","n":' + b"9" * 40 + b"}"
+    assert parse(long)["n"] == 10**40 - 1
+    for doubled in (plain.replace("é".encode(), b"a"), long.replace(b'"n"', b'"a"')):
+        with pytest.raises(Refusal, match="repeats"):
+            parse(doubled)
+    monkeypatch.setattr(body_module, "_colons_within", None)
+    assert parse(plain)["a"] == "b: c"
+
+
+@pytest.mark.parametrize("brackets", [MAX_DEPTH - 1, MAX_DEPTH, 4 * MAX_DEPTH])
+def test_many_brackets_beside_each_other_are_not_depth(brackets: int) -> None:
+    """A body of few brackets is not walked for its depth, one of more is; both may be flat."""
+    flat = b'{"a":[' + b",".join([b"[]"] * brackets) + b"]}"
+    assert len(parse(flat)["a"]) == brackets
+    with pytest.raises(Refusal, match="deeper"):
+        parse(b'{"a":' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}")
