@@ -245,25 +245,33 @@ def test_the_exit_code_is_the_commands(
         assert done.stdout == "--token-file x\n"
 
 
+def heed_all_signals() -> None:
+    """What nohup or a background job made of a signal for the whole test run must not decide."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
 def test_signals_are_passed_on(
     server: TokenServer, tmp_path: Path, launch_file: Path, name: str
 ) -> None:
     """The command decides what a signal means; its exit code comes back."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "daypass", "run", "--", sys.executable, "-c", TRAP],
         env=environment(server, tmp_path),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # What nohup made of SIGHUP for the whole test run must not decide here.
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(getattr(signal, name))
-    out, _ = process.communicate(timeout=20)
+        preexec_fn=heed_all_signals,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(getattr(signal, name))
+            out, _ = process.communicate(timeout=20)
+        finally:
+            process.kill()
     assert (out, process.returncode) == (f"got {name}\n", 3)
 
 
