@@ -7,7 +7,7 @@ UV_VERSION := 0.13.9
 export UV_PYTHON_DOWNLOADS := never
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help setup check format test test-unit fuzz demo dev bench-quick bench-full prices vectors lock build clean
+.PHONY: help setup check format test test-unit test-crashes fuzz demo dev bench-quick bench-full bench-ledger prices vectors lock build clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test: setup check ## run every test on real servers (OpenBao, PostgreSQL, LLM, o
 test-unit: setup ## run the unit tests only (seconds)
 	@$(PY) -m pytest -q tests/unit
 
+test-crashes: setup ## kill the proxy and PostgreSQL 20 times each under 50 streams (3 minutes)
+	@$(PY) -m pytest -q tests/integration/test_crashes.py --crash-rounds 20
+
 FUZZ_SECONDS ?= 60
 fuzz: setup ## drive every fuzz target for a minute (FUZZ_SECONDS=…); findings lie in build/fuzz
 	@set -e; for target in $(notdir $(wildcard tests/fuzz/corpus/*)); do \
@@ -61,6 +64,9 @@ bench-quick: setup ## CPU per request as ratios to nginx and HAProxy (about a mi
 bench-full: setup ## the same beside every peer and case, peers installed into .cache (15 minutes)
 	@$(PY) -m bench full
 
+bench-ledger: setup ## admissions and settlements a second on SQLite and PostgreSQL (3 minutes)
+	@$(PY) -m bench.ledger
+
 prices: setup ## write proxy/daypass_proxy/prices.json anew from the pinned price data
 	@$(PY) proxy/tools/make_prices.py
 
@@ -69,7 +75,8 @@ vectors: setup ## write tests/vectors anew
 
 lock: .cache/uv/bin/uv ## resolve dependencies anew (packages younger than 7 days are held back)
 	@$(UV) lock --upgrade
-	@$(UV) pip compile -q --generate-hashes --no-header --no-annotate tests/clients/anthropic1.in -o tests/clients/anthropic1.txt
+	@for each in anthropic1 npm; do \
+		$(UV) pip compile -q --generate-hashes --no-header --no-annotate tests/clients/$$each.in -o tests/clients/$$each.txt || exit 1; done
 
 build: setup ## build the wheels of all five distributions into dist/
 	@$(UV) build -q --all-packages --out-dir dist

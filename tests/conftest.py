@@ -1,4 +1,7 @@
-"""What holds for the whole test run: no skips, a count of tests on real servers, no key anywhere.
+"""What holds for the whole test run: no skips, real servers, no key anywhere, right books.
+
+After each test the ledgers below its folder are verified: a discrepancy fails the test. Those of a
+stack or of a PostgreSQL server are verified by who stops the one or drops the database.
 
 Provider keys of the tests contain CANARY. When the run ends, everything that it wrote (logs, answer
 bodies, database files below the run's folder) is searched for it; one hit fails the run.
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.canary import CANARY, key_files, leaks_below
+from tests.servers.books import assert_books_right, ledgers_below, verified
 from tests.servers.record import record_to
 from tests.servers.stub import StubUpstream
 
@@ -26,11 +30,26 @@ ran: Counter[str] = Counter()
 skipped: list[str] = []
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run kill processes more often than an ordinary one does."""
+    parser.addoption("--crash-rounds", type=int, default=8, help="kills of each crash test")
+
+
 @pytest.fixture
 def stub() -> Iterator[StubUpstream]:
     """A stub provider that takes the key `sk-ant-<canary>-acme` or `…-globex`."""
     with StubUpstream([f"sk-ant-{CANARY}-acme", f"sk-ant-{CANARY}-globex"]) as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def right_books(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Verify the ledgers in the test's own folder once everything else of the test is down."""
+    yield
+    folder = request.node.funcargs.get("tmp_path")
+    if folder is not None and request.node.get_closest_marker("unbooked") is None:
+        for path in ledgers_below(folder):
+            assert_books_right(path)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -74,6 +93,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     line = terminalreporter.write_line
     for name, words in REAL.items():
         line(f"{ran[name]:4} tests on {words}")
+    line(f"{len(verified):4} ledgers verified, to the nano-dollar")
     for nodeid in skipped:
         line(f"SKIPPED (not allowed): {nodeid}", red=True)
     leaks = terminalreporter.config.stash.get(LEAKS, [])

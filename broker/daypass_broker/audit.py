@@ -1,4 +1,4 @@
-"""Audit events and incident counters, written in the transaction of the act they tell about.
+"""Audit events and incident counters: written in the transaction of the act, and read back.
 
 An event row exists exactly when the act was committed. Refusals of known subjects are counted, one
 row per (subject, kind, minute), so that nobody can fill the disk by being refused; strangers'
@@ -8,12 +8,14 @@ refusals never write.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from daypass_broker import db, schema
+from daypass_broker import db, schema, times
 
 _MINUTE_MS = 60_000
 
@@ -35,6 +37,7 @@ class AuditTag(StrEnum):
     REVOCATION_CREATED = "revocation.created"
     SANDBOX_CREATED = "sandbox.created"
     SANDBOX_ENDED = "sandbox.ended"
+    SANDBOX_LIMITED = "sandbox.limited"
     SANDBOX_RESTORED = "sandbox.restored"
     SANDBOX_REVOKED = "sandbox.revoked"
     TOKEN_ISSUED = "token.issued"  # noqa: S105
@@ -82,3 +85,45 @@ def count(conn: sa.Connection, subject: str, kind: str, at: int) -> None:
             set_={"count": schema.incident.c.count + 1},
         )
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which audit events."""
+
+    tenant: str | None = None
+    sandbox: str | None = None
+    tag: str | None = None
+
+
+def search(
+    conn: sa.Connection, wanted: AuditFilter, *, limit: int, after: int | None
+) -> dict[str, object]:
+    """Return audit events, newest first, from those written before the event number `after`."""
+    table = schema.audit
+    query = sa.select(table)
+    for name in ("tenant", "sandbox", "tag"):
+        value = getattr(wanted, name)
+        if value is not None:
+            query = query.where(table.c[name] == value)
+    if after is not None:
+        query = query.where(table.c.seq < after)
+    found = conn.execute(query.order_by(table.c.seq.desc()).limit(limit + 1)).all()
+    return {
+        "events": [_event(row) for row in found[:limit]],
+        "next": found[limit - 1].seq if len(found) > limit else None,
+    }
+
+
+def _event(row: sa.Row[Any]) -> dict[str, object]:
+    return {
+        "seq": row.seq,
+        "at": times.format_ms(row.at),
+        "tag": row.tag,
+        "actor": row.actor,
+        "tenant": row.tenant,
+        "sandbox": row.sandbox,
+        "subject": row.subject,
+        "detail": db.from_json(row.detail),
+        "request_id": row.request_id,
+    }

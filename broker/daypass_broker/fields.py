@@ -68,6 +68,13 @@ class Fields:
             raise self.error(name, "must not be null: leave it out")
         return None if value is _ABSENT else value
 
+    def null(self, name: str) -> bool:
+        """Take a field that is null, and say whether it was; where null means "none"."""
+        is_null = self._left.get(name, _ABSENT) is None
+        if is_null:
+            del self._left[name]
+        return is_null
+
     def text(self, name: str, *, choices: tuple[str, ...] = (), longest: int = 256) -> str | None:
         """Take a non-empty text, one of `choices` when they are given."""
         value = self.raw(name)

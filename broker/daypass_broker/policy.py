@@ -8,11 +8,12 @@ request is measured against its profile here too, so both meanings of "may" stan
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from daypass_broker import limits
 from daypass_broker.fields import Fields
+from daypass_broker.limits import UNLIMITED, UTC, Limits
 from daypass_core.claims import MAX_ACCESS_LIFE
-from daypass_core.money import format_usd
 from daypass_core.problem import Code, Refusal, refuse
 from daypass_core.scope import Scope, ScopeError, narrow, parse_scope
 
@@ -26,7 +27,10 @@ ISSUANCE_BUCKET = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a sandbox may be given: its defaults, and the limits of what it may ask for."""
+    """What a sandbox may be given: its defaults, and the limits of what it may ask for.
+
+    `limits` are those without two bounds: all but the budget.
+    """
 
     name: str
     scope: Scope
@@ -36,14 +40,25 @@ class Profile:
     max_lifetime_s: int
     token_ttl_s: int
     launch: str
+    limits: Limits = UNLIMITED
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Which profiles a tenant may use, and what all its sandboxes together may use."""
+
+    name: str
+    profiles: tuple[str, ...]
+    time_zone: str = UTC
+    limits: Limits = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The whole document; `tenants` maps to profile names, `orchestrators` to tenants."""
+    """The whole document; `orchestrators` maps to tenants."""
 
     profiles: tuple[Profile, ...]
-    tenants: dict[str, tuple[str, ...]]
+    tenants: tuple[Tenant, ...]
     orchestrators: dict[str, str]
 
 
@@ -55,7 +70,7 @@ class Wish:
     launch: str | None = None
     lifetime_s: int | None = None
     token_ttl_s: int | None = None
-    budget_nano: int | None = None
+    limits: Limits = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +81,7 @@ class Allotment:
     launch: str
     lifetime_s: int
     token_ttl_s: int
-    budget_nano: int
+    limits: Limits
 
 
 def parse(document: object, *, min_token_ttl: int) -> Policy:
@@ -75,26 +90,26 @@ def parse(document: object, *, min_token_ttl: int) -> Policy:
     profiles = tuple(
         _profile(name, inner, min_token_ttl) for name, inner in fields.children("profiles")
     )
-    tenants = dict(_tenants(fields))
+    tenants = tuple(_tenants(fields))
     orchestrators = dict(_orchestrators(fields))
     fields.done()
     return Policy(profiles, tenants, orchestrators)
 
 
-def allot(profile: Profile, wish: Wish, *, min_token_ttl: int) -> Allotment:
+def allot(profile: Profile, tenant: Tenant, wish: Wish, *, min_token_ttl: int) -> Allotment:
     """Return what the request gets; raises Refusal (beyond_profile) naming the field.
 
     A request can only take less than its profile gives.
     """
-    limits = (
-        ("budget_usd", wish.budget_nano, profile.max_budget_nano),
+    for field, reason in limits.beyond(_most(profile, tenant), wish.limits):
+        raise _beyond(profile, field, reason)
+    seconds = (
         ("lifetime_seconds", wish.lifetime_s, profile.max_lifetime_s),
         ("token_ttl_seconds", wish.token_ttl_s, profile.token_ttl_s),
     )
-    for field, wanted, most in limits:
+    for field, wanted, most in seconds:
         if wanted is not None and wanted > most:
-            shown = format_usd(most) if field == "budget_usd" else str(most)
-            raise _beyond(profile, field, f"must be at most {shown}")
+            raise _beyond(profile, field, f"must be at most {most}")
     if wish.token_ttl_s is not None and wish.token_ttl_s < min_token_ttl:
         raise refuse(
             Code.INVALID_REQUEST,
@@ -108,8 +123,14 @@ def allot(profile: Profile, wish: Wish, *, min_token_ttl: int) -> Allotment:
         launch=wish.launch or profile.launch,
         lifetime_s=_given(wish.lifetime_s, profile.lifetime_s),
         token_ttl_s=_given(wish.token_ttl_s, profile.token_ttl_s),
-        budget_nano=_given(wish.budget_nano, profile.budget_nano),
+        limits=wish.limits.below(replace(profile.limits, ceiling_nano=profile.budget_nano)),
     )
+
+
+def _most(profile: Profile, tenant: Tenant) -> Limits:
+    """The most a request may ask for. How calls are held may come from the tenant, or be usual."""
+    given = replace(profile.limits, ceiling_nano=profile.max_budget_nano)
+    return given.below(limits.terms(tenant.limits.below(limits.USUAL)))
 
 
 def _given(wanted: int | None, default: int) -> int:
@@ -142,6 +163,7 @@ def _profile(name: str, fields: Fields, min_token_ttl: int) -> Profile:
     ttl = fields.integer("token_ttl_seconds", least=min_token_ttl, most=MAX_ACCESS_LIFE)
     launch = fields.text("launch", choices=LAUNCH_MODES)
     scope = _scope(fields)
+    others = limits.read(fields, budget=False)
     fields.done()
     profile = Profile(
         name=name,
@@ -152,6 +174,7 @@ def _profile(name: str, fields: Fields, min_token_ttl: int) -> Profile:
         max_lifetime_s=_given(most_lifetime, MAX_LIFETIME_SECONDS),
         token_ttl_s=_given(ttl, max(_TOKEN_TTL_SECONDS, min_token_ttl)),
         launch=launch or LAUNCH_MODES[0],
+        limits=others,
     )
     if profile.max_budget_nano < profile.budget_nano:
         raise fields.error("max_budget_usd", "must be at least budget_usd")
@@ -168,9 +191,14 @@ def _scope(fields: Fields) -> Scope:
         raise fields.error(error.field, error.reason) from None
 
 
-def _tenants(fields: Fields) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _tenants(fields: Fields) -> Iterator[Tenant]:
     for name, inner in fields.children("tenants"):
-        yield name, inner.must("profiles", inner.names("profiles"))
+        yield Tenant(
+            name=name,
+            profiles=inner.must("profiles", inner.names("profiles")),
+            time_zone=limits.time_zone(inner, "time_zone") or UTC,
+            limits=limits.read(inner),
+        )
         inner.done()
 
 

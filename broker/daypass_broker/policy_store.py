@@ -1,7 +1,8 @@
 """Writing the policy to the store and reading it back: declarative, in one transaction.
 
 What a document names is created or brought to what it says; what it does not name stays, because
-sandboxes may still live under it. Running sandboxes keep what they were given.
+sandboxes may still live under it. Running sandboxes keep what they were given; what holds for their
+tenant as a whole holds for them from the next call on.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from daypass_broker import db, fields, policy, schema
+from daypass_broker import account, db, fields, limits, policy, schema
 from daypass_broker.act import Act
 from daypass_broker.audit import AuditTag
-from daypass_broker.policy import Policy, Profile
+from daypass_broker.policy import Policy, Profile, Tenant
 from daypass_core import money
 from daypass_core.scope import parse_scope, scope_to_wire
 
@@ -59,6 +60,10 @@ def apply(act: Act, wanted: Policy, *, dry_run: bool = False) -> Summary:
     summary = Summary(dry_run=dry_run)
     for table, path, key, values in _wanted_rows(wanted):
         _put(act, table, path, key, values, summary)
+    changed = {*summary.created, *summary.updated}
+    tenants = [one for one in wanted.tenants if f"tenants.{one.name}" in changed]
+    if tenants and not dry_run:
+        account.put_tenants(act, tenants)
     if not dry_run and (summary.created or summary.updated):
         act.tell(
             AuditTag.POLICY_APPLIED,
@@ -76,7 +81,7 @@ def export(conn: sa.Connection) -> dict[str, object]:
     )
     return {
         "profiles": {row.name: _profile_document(row) for row in profiles},
-        "tenants": {row.id: {"profiles": db.from_json(row.profiles)} for row in tenants},
+        "tenants": {row.id: _tenant_document(row) for row in tenants},
         "orchestrators": {row.name: {"tenant": row.tenant} for row in orchestrators},
     }
 
@@ -95,17 +100,33 @@ def load_profile(conn: sa.Connection, name: str) -> Profile | None:
         max_lifetime_s=row.max_lifetime_s,
         token_ttl_s=row.token_ttl_s,
         launch=row.launch,
+        limits=limits.from_document(db.from_json(row.limits)),
     )
+
+
+def load_tenant(conn: sa.Connection, name: str) -> tuple[Tenant, bool] | None:
+    """Return a tenant of the store and whether it is active; None when there is no such tenant."""
+    row = conn.execute(sa.select(schema.tenant).where(schema.tenant.c.id == name)).first()
+    if row is None:
+        return None
+    tenant = Tenant(
+        name=row.id,
+        profiles=tuple(db.from_json(row.profiles)),
+        time_zone=row.time_zone,
+        limits=limits.from_document(db.from_json(row.limits)),
+    )
+    return tenant, row.state == "active"
 
 
 def _check_references(conn: sa.Connection, wanted: Policy) -> None:
     profiles = {profile.name for profile in wanted.profiles}
     profiles |= set(conn.execute(sa.select(schema.profile.c.name)).scalars())
-    for tenant, names in wanted.tenants.items():
-        for i, name in enumerate(names):
+    for one in wanted.tenants:
+        for i, name in enumerate(one.profiles):
             if name not in profiles:
-                raise fields.FieldError(f"tenants.{tenant}.profiles[{i}]", f"no profile {name}")
-    tenants = set(wanted.tenants) | set(conn.execute(sa.select(schema.tenant.c.id)).scalars())
+                raise fields.FieldError(f"tenants.{one.name}.profiles[{i}]", f"no profile {name}")
+    tenants = {one.name for one in wanted.tenants}
+    tenants |= set(conn.execute(sa.select(schema.tenant.c.id)).scalars())
     table = schema.orchestrator
     owners: dict[str, str] = {row.name: row.tenant for row in conn.execute(sa.select(table))}
     for name, tenant in wanted.orchestrators.items():
@@ -121,8 +142,8 @@ def _wanted_rows(wanted: Policy) -> Iterator[tuple[sa.Table, str, str, dict[str,
     """Yield (table, path, key, columns) in the order foreign keys need."""
     for profile in wanted.profiles:
         yield schema.profile, f"profiles.{profile.name}", profile.name, _profile_columns(profile)
-    for tenant, names in wanted.tenants.items():
-        yield schema.tenant, f"tenants.{tenant}", tenant, {"profiles": db.to_json(list(names))}
+    for one in wanted.tenants:
+        yield schema.tenant, f"tenants.{one.name}", one.name, _tenant_columns(one)
     for name, tenant in wanted.orchestrators.items():
         yield schema.orchestrator, f"orchestrators.{name}", name, {"tenant": tenant}
 
@@ -159,6 +180,15 @@ def _profile_columns(profile: Profile) -> dict[str, Any]:
         "max_lifetime_s": profile.max_lifetime_s,
         "token_ttl_s": profile.token_ttl_s,
         "launch": profile.launch,
+        "limits": db.to_json(profile.limits.document()),
+    }
+
+
+def _tenant_columns(tenant: Tenant) -> dict[str, Any]:
+    return {
+        "profiles": db.to_json(list(tenant.profiles)),
+        "time_zone": tenant.time_zone,
+        "limits": db.to_json(tenant.limits.document()),
     }
 
 
@@ -171,4 +201,13 @@ def _profile_document(row: sa.Row[Any]) -> dict[str, object]:
         "max_lifetime_seconds": row.max_lifetime_s,
         "token_ttl_seconds": row.token_ttl_s,
         "launch": row.launch,
+        **db.from_json(row.limits),
+    }
+
+
+def _tenant_document(row: sa.Row[Any]) -> dict[str, object]:
+    return {
+        "profiles": db.from_json(row.profiles),
+        "time_zone": row.time_zone,
+        **db.from_json(row.limits),
     }

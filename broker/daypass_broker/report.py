@@ -1,25 +1,60 @@
-"""What happened, read back: usage rows and their sums, audit events. Nothing here writes."""
+"""What calls used and cost, read back: rows, and sums by whatever they have in common.
+
+Token columns are the provider's own figures for the call. Passes that these leave out (an advisor,
+a compaction) are in `tokens`, which counts everything, and apart in `passes` and `pass_tokens`;
+they belong to the call, and so to the model that was asked. Nothing here writes.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from daypass_broker import db, schema, times
 from daypass_core import money
 from daypass_core.problem import Code, refuse
 
-GROUPS = ("tenant", "sandbox", "model", "day")
+GROUPS = {
+    "tenant": "tenant",
+    "sandbox": "sandbox",
+    "token": "token_id",
+    "model": "model",
+    "day": "started_at",
+}
+"""What calls can be summed by beside labels, and the column each is in."""
+_LABEL = re.compile(r"label:([a-z0-9][a-z0-9._/-]{0,62})", re.ASCII)
 _DAY_MS = 86_400_000
-_TOKENS = (
+_TOTALS = (
     "input_tokens",
     "output_tokens",
     "cache_creation_input_tokens",
-    "cache_creation_1h_input_tokens",
     "cache_read_input_tokens",
 )
+_FIGURES = (
+    "input_tokens",
+    "output_tokens",
+    "thinking_tokens",
+    "cache_creation_input_tokens",
+    "cache_creation_1h_input_tokens",
+    "cache_read_input_tokens",
+    "web_search_requests",
+)
+SUM_FIELDS = (
+    *("calls", "open_calls", "estimated_calls", "cost_usd", "reserved_usd", "tokens"),
+    *("reserved_tokens", *_FIGURES, "passes", "pass_tokens"),
+)
+"""The fields of a sum, in their order."""
+CALL_FIELDS = (
+    *("id", "attempt", "state", "tenant", "sandbox", "grant", "token", "provider", "endpoint"),
+    *("model", "stream", "outcome", "estimated", "http_status", "upstream_request_id"),
+    *("cost_usd", "reserved_usd", "tokens", "reserved_tokens", *_FIGURES, "service_tier"),
+    *("speed", "inference_geo", "passes", "started_at", "settled_at"),
+)
+"""The fields of a call, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +69,24 @@ class UsageFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditFilter:
-    """Which audit events."""
+class Grouping:
+    """What calls are summed by: one of `GROUPS`, or the label `label` of their sandbox."""
 
-    tenant: str | None = None
-    sandbox: str | None = None
-    tag: str | None = None
+    name: str
+    label: str | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Grouping:
+        """Read `group_by`; raises ValueError saying what it may be."""
+        label = _LABEL.fullmatch(text)
+        if label is None and text not in GROUPS:
+            raise ValueError(f"must be one of {', '.join(GROUPS)}, or label:KEY")
+        return cls(text, label[1]) if label else cls(text)
+
+    @property
+    def field(self) -> str:
+        """The field of a row that names its group."""
+        return "label" if self.label else self.name
 
 
 def usage(
@@ -66,49 +113,46 @@ def usage(
 def grouped(
     conn: sa.Connection,
     wanted: UsageFilter,
-    group_by: str,
+    by: Grouping,
     *,
     limit: int,
     after: str | None = None,
 ) -> dict[str, object]:
-    """Return sums per tenant, sandbox, model or day (UTC), and the totals over all of them.
+    """Return sums per group, and the totals over all of them. Days are UTC.
 
-    In the order of their names; `after` is the last one shown before. Raises Refusal for a day that
-    is none.
+    In the order of their names, calls without the label last; `after` is the last one shown before.
+    Raises Refusal for a day that is none.
     """
-    columns = schema.usage.c
-    key = columns.started_at // _DAY_MS if group_by == "day" else columns[group_by]
     matching = _matching(wanted)
-    query = sa.select(key.label("key"), *_sums()).where(*matching).group_by(key).order_by(key)
+    calls = _keyed(conn, by).where(*matching).subquery()
+    key = calls.c.group_key
+    query = sa.select(key, *_sums(conn, calls.c)).group_by(key).order_by(key.is_(None), key)
     if after is not None:
-        query = query.where(key > (_day(after) if group_by == "day" else after))
+        query = query.where((key > _key(by, after)) | key.is_(None))
     found = conn.execute(query.limit(limit + 1)).all()
-    rows = [{group_by: _key(group_by, row.key), **_sum(row)} for row in found[:limit]]
+    rows = [{by.field: _shown(by, row.group_key), **_sum(row)} for row in found[:limit]]
     return {
-        "group_by": group_by,
+        "group_by": by.name,
         "rows": rows,
         "totals": _totals(conn, matching),
-        "next": rows[-1][group_by] if len(found) > limit else None,
+        "next": rows[-1][by.field] if len(found) > limit else None,
     }
 
 
-def audit_events(
-    conn: sa.Connection, wanted: AuditFilter, *, limit: int, after: int | None
-) -> dict[str, object]:
-    """Return audit events, newest first, from those written before the event number `after`."""
-    table = schema.audit
-    query = sa.select(table)
-    for name in ("tenant", "sandbox", "tag"):
-        value = getattr(wanted, name)
-        if value is not None:
-            query = query.where(table.c[name] == value)
-    if after is not None:
-        query = query.where(table.c.seq < after)
-    found = conn.execute(query.order_by(table.c.seq.desc()).limit(limit + 1)).all()
-    return {
-        "events": [_event(row) for row in found[:limit]],
-        "next": found[limit - 1].seq if len(found) > limit else None,
-    }
+def _keyed(conn: sa.Connection, by: Grouping) -> sa.Select[Any]:
+    """Select calls, with what they are grouped by."""
+    calls, sandbox = schema.usage, schema.sandbox
+    if by.label is None:
+        column = calls.c[GROUPS[by.name]]
+        key = column // _DAY_MS if by.name == "day" else column
+        return sa.select(calls, key.label("group_key"))
+    if conn.dialect.name == "postgresql":
+        labels = sa.cast(sandbox.c.labels, postgresql.JSONB)
+        label = sa.func.jsonb_extract_path_text(labels, by.label, type_=sa.Text)
+    else:
+        label = sa.func.json_extract(sandbox.c.labels, f'$."{by.label}"', type_=sa.Text)
+    joined = calls.outerjoin(sandbox, sandbox.c.id == calls.c.sandbox)
+    return sa.select(calls, label.label("group_key")).select_from(joined)
 
 
 def _matching(wanted: UsageFilter) -> list[sa.ColumnElement[bool]]:
@@ -139,18 +183,30 @@ def _before(
     return before
 
 
-def _sums() -> list[sa.Label[Any]]:
-    columns = schema.usage.c
-    held = sa.case((columns.state == "open", columns.reserved_nano), else_=0)
+def _sums(conn: sa.Connection, columns: Any) -> list[sa.Label[Any]]:
+    is_open = columns.state == "open"
+    said = sum((sa.func.coalesce(columns[name], 0) for name in _TOTALS), sa.literal(0))
+    beside = sa.case((columns.passes.is_not(None), columns.tokens - said), else_=0)
     named: dict[str, sa.ColumnElement[Any]] = {
         "calls": sa.func.count(),
-        "open_calls": _sum_of(sa.case((columns.state == "open", 1), else_=0)),
+        "open_calls": _sum_of(sa.case((is_open, 1), else_=0)),
         "estimated_calls": _sum_of(columns.estimated),
         "cost_nano": _sum_of(columns.cost_nano),
-        "reserved_nano": _sum_of(held),
-        **{name: _sum_of(columns[name]) for name in _TOKENS},
+        "reserved_nano": _sum_of(sa.case((is_open, columns.reserved_nano), else_=0)),
+        "tokens": _sum_of(columns.tokens),
+        "reserved_tokens": _sum_of(sa.case((is_open, columns.reserved_tokens), else_=0)),
+        **{name: _sum_of(columns[name]) for name in _FIGURES},
+        "passes": _sum_of(_length(conn, columns.passes)),
+        "pass_tokens": _sum_of(beside),
     }
     return [expression.label(name) for name, expression in named.items()]
+
+
+def _length(conn: sa.Connection, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """Return how many elements a JSON list in a text column has; NULL for NULL."""
+    if conn.dialect.name == "postgresql":
+        return sa.func.json_array_length(sa.cast(column, postgresql.JSON))
+    return sa.func.json_array_length(column)
 
 
 def _sum_of(expression: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
@@ -159,25 +215,26 @@ def _sum_of(expression: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 
 
 def _totals(conn: sa.Connection, matching: list[sa.ColumnElement[bool]]) -> dict[str, object]:
-    return _sum(conn.execute(sa.select(*_sums()).where(*matching)).one())
+    return _sum(conn.execute(sa.select(*_sums(conn, schema.usage.c)).where(*matching)).one())
 
 
 def _sum(row: sa.Row[Any]) -> dict[str, object]:
-    return {
-        "calls": row.calls,
-        "open_calls": row.open_calls,
-        "estimated_calls": row.estimated_calls,
+    usd = {
         "cost_usd": money.format_usd(row.cost_nano),
         "reserved_usd": money.format_usd(row.reserved_nano),
-        **{name: getattr(row, name) for name in _TOKENS},
     }
+    return {name: usd[name] if name in usd else getattr(row, name) for name in SUM_FIELDS}
 
 
-def _key(group_by: str, key: Any) -> str:
-    return times.format_second(int(key) * 86_400)[:10] if group_by == "day" else str(key)
+def _shown(by: Grouping, key: Any) -> str | None:
+    if by.name == "day":
+        return times.format_second(int(key) * 86_400)[:10]
+    return None if key is None else str(key)
 
 
-def _day(text: str) -> int:
+def _key(by: Grouping, text: str) -> int | str:
+    if by.name != "day":
+        return text
     try:
         return times.parse_second(text) // 86_400
     except ValueError as error:
@@ -186,39 +243,19 @@ def _day(text: str) -> int:
 
 def _call(row: sa.Row[Any]) -> dict[str, object]:
     settled = row.state == "settled"
-    return {
-        "id": row.id,
-        "attempt": row.attempt,
-        "state": row.state,
-        "tenant": row.tenant,
-        "sandbox": row.sandbox,
+    differently: dict[str, object] = {
         "grant": row.grant_id,
         "token": row.token_id,
-        "provider": row.provider,
-        "endpoint": row.endpoint,
-        "model": row.model,
         "stream": bool(row.stream),
-        "outcome": row.outcome,
         "estimated": bool(row.estimated),
-        "http_status": row.http_status,
-        "upstream_request_id": row.upstream_request_id,
         "cost_usd": money.format_usd(row.cost_nano) if settled else None,
         "reserved_usd": money.format_usd(0 if settled else row.reserved_nano),
-        **{name: getattr(row, name) for name in _TOKENS},
+        "reserved_tokens": 0 if settled else row.reserved_tokens,
+        "passes": [] if row.passes is None else db.from_json(row.passes),
         "started_at": times.format_ms(row.started_at),
         "settled_at": None if row.settled_at is None else times.format_ms(row.settled_at),
     }
-
-
-def _event(row: sa.Row[Any]) -> dict[str, object]:
     return {
-        "seq": row.seq,
-        "at": times.format_ms(row.at),
-        "tag": row.tag,
-        "actor": row.actor,
-        "tenant": row.tenant,
-        "sandbox": row.sandbox,
-        "subject": row.subject,
-        "detail": db.from_json(row.detail),
-        "request_id": row.request_id,
+        name: differently[name] if name in differently else getattr(row, name)
+        for name in CALL_FIELDS
     }

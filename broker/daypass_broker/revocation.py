@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from daypass_broker import schema
 from daypass_broker.act import Act
+from daypass_core.revocation import CHANNEL
 
 GLOBAL_IDENT = "*"
 
@@ -50,6 +51,9 @@ def append(act: Act, scope: str, ident: str, not_before: int | None, reason: str
     version = lock_version(act.conn) + 1
     row_id = act.new_id("rev")
     act.conn.execute(sa.update(schema.revocation_version).values(version=version))
+    if act.conn.dialect.name == "postgresql":
+        # Sent by the commit. Proxies poll the version anyway; this makes them look at once.
+        act.conn.exec_driver_sql(f"NOTIFY {CHANNEL}")
     act.conn.execute(
         sa.insert(table).values(
             id=row_id,

@@ -7,17 +7,18 @@ same credential. Acts that issue share the version row of revocations, acts that
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
 
-from daypass_broker import db, idempotency, policy, revocation, sandbox_request, schema
+from daypass_broker import account, db, idempotency, policy, revocation, sandbox_request, schema
 from daypass_broker.act import Act
 from daypass_broker.audit import AuditTag
 from daypass_broker.credential import Principal
-from daypass_broker.policy import Allotment
+from daypass_broker.limits import Value
+from daypass_broker.policy import Allotment, Profile, Tenant
 from daypass_broker.sandbox_request import SandboxRequest
-from daypass_core.claims import account_id
 from daypass_core.problem import Code, refuse
 from daypass_core.scope import scope_to_wire
 
@@ -43,10 +44,10 @@ def create(
         if earlier is not None:
             return [_one(act.conn, sandbox_id) for sandbox_id in earlier]
     tenant, profile = sandbox_request.find_profile(act.conn, principal, request)
-    allotment = policy.allot(profile, request.wish, min_token_ttl=min_token_ttl)
-    issued_at = _after(act, revocation.cut_off(act.conn, tenant))
+    allotment = policy.allot(profile, tenant, request.wish, min_token_ttl=min_token_ttl)
+    issued_at = _after(act, revocation.cut_off(act.conn, tenant.name))
     for sandbox_id in ids:
-        _insert(act, sandbox_id, tenant, profile.name, request, allotment, issued_at)
+        _insert(act, sandbox_id, tenant, profile, request, allotment, issued_at)
     return [_one(act.conn, sandbox_id) for sandbox_id in ids]
 
 
@@ -119,6 +120,21 @@ def restore(act: Act, principal: Principal, sandbox_id: str) -> sa.Row[Any]:
     return _one(act.conn, sandbox_id)
 
 
+def limit(
+    act: Act, principal: Principal, sandbox_id: str, wanted: Mapping[str, Value | None]
+) -> sa.Row[Any]:
+    """Change limits of a live sandbox, by column; None takes a limit away.
+
+    The next call meets them. The act was opened with `revocation.share_version`. Raises Refusal:
+    not found, ended, or naming the field of which somebody who is not an admin wants more.
+    """
+    row = _locked(act, principal, sandbox_id)
+    if row.state == "ended":
+        raise refuse(Code.CONFLICT, "sandbox is ended", field="state")
+    account.change(act, principal, row, wanted)
+    return _one(act.conn, sandbox_id)
+
+
 def replace_launch(act: Act, principal: Principal, sandbox_id: str) -> sa.Row[Any]:
     """Give a sandbox a new launch credential; the one before it dies in `LAUNCH_GRACE_MS`.
 
@@ -141,8 +157,8 @@ def replace_launch(act: Act, principal: Principal, sandbox_id: str) -> sa.Row[An
 def _insert(
     act: Act,
     sandbox_id: str,
-    tenant: str,
-    profile: str,
+    tenant: Tenant,
+    profile: Profile,
     request: SandboxRequest,
     allotment: Allotment,
     issued_at: int,
@@ -152,8 +168,8 @@ def _insert(
     act.conn.execute(
         sa.insert(schema.sandbox).values(
             id=sandbox_id,
-            tenant=tenant,
-            profile=profile,
+            tenant=tenant.name,
+            profile=profile.name,
             state="active",
             launch=allotment.launch,
             launch_jti=act.new_id("lch"),
@@ -180,18 +196,9 @@ def _insert(
             created_at=act.at,
         )
     )
-    act.conn.execute(
-        sa.insert(schema.account).values(
-            id=account_id(sandbox_id),
-            kind="sandbox",
-            tenant=tenant,
-            sandbox=sandbox_id,
-            ceiling_nano=allotment.budget_nano,
-            updated_at=act.at,
-        )
-    )
-    told = {"profile": profile, "deadline": deadline, "budget_nano": allotment.budget_nano}
-    where = {"tenant": tenant, "sandbox": sandbox_id}
+    account.make(act, sandbox_id, tenant, allotment.limits)
+    told = {"profile": profile.name, "deadline": deadline, "limits": allotment.limits.given()}
+    where = {"tenant": tenant.name, "sandbox": sandbox_id}
     act.tell(AuditTag.SANDBOX_CREATED, **where, subject=sandbox_id, detail=told)
     act.tell(AuditTag.GRANT_ISSUED, **where, subject=grant_id, detail={"expires_at": deadline})
 
@@ -242,10 +249,10 @@ def _one(conn: sa.Connection, sandbox_id: str) -> sa.Row[Any]:
 
 
 def _with_account() -> sa.Select[Any]:
-    account = schema.account.c
-    amounts = (account.ceiling_nano, account.spent_nano, account.reserved_nano)
-    joined = schema.sandbox.outerjoin(schema.account, account.sandbox == schema.sandbox.c.id)
-    return sa.select(schema.sandbox, *amounts, account.overdraft_nano).select_from(joined)
+    columns = schema.account.c
+    amounts = (columns.ceiling_nano, columns.spent_nano, columns.reserved_nano)
+    joined = schema.sandbox.outerjoin(schema.account, columns.sandbox == schema.sandbox.c.id)
+    return sa.select(schema.sandbox, *amounts, columns.overdraft_nano).select_from(joined)
 
 
 def _in_state(state: str, now: int) -> sa.ColumnElement[bool]:

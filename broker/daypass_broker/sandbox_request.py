@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from daypass_broker import db, policy_store, schema
+from daypass_broker import limits, policy_store, schema
 from daypass_broker.credential import Principal
 from daypass_broker.fields import Fields
 from daypass_broker.policy import (
     LAUNCH_MODES,
     MAX_LIFETIME_SECONDS,
     Profile,
+    Tenant,
     Wish,
 )
 from daypass_core.claims import MAX_ACCESS_LIFE
@@ -49,7 +51,7 @@ def read(body: object) -> SandboxRequest:
             launch=fields.text("launch", choices=LAUNCH_MODES),
             lifetime_s=fields.integer("lifetime_seconds", least=1, most=MAX_LIFETIME_SECONDS),
             token_ttl_s=fields.integer("token_ttl_seconds", least=1, most=MAX_ACCESS_LIFE),
-            budget_nano=fields.usd("budget_usd"),
+            limits=limits.read(fields),
         ),
         labels=_labels(fields),
         connect=fields.text("connect", choices=CONNECTS) or CONNECTS[0],
@@ -61,19 +63,20 @@ def read(body: object) -> SandboxRequest:
 
 def find_profile(
     conn: sa.Connection, principal: Principal, request: SandboxRequest
-) -> tuple[str, Profile]:
+) -> tuple[Tenant, Profile]:
     """Return the tenant and profile a request means; raises Refusal naming the field.
 
     Left out, they are what there is no choice about: an orchestrator's own tenant, the only tenant,
     the only profile of the tenant.
     """
-    tenant = request.tenant or principal.tenant or _only_tenant(conn)
-    row = conn.execute(sa.select(schema.tenant).where(schema.tenant.c.id == tenant)).first()
-    if row is None or not principal.may_see(tenant):
-        raise refuse(Code.NOT_FOUND, f"tenant: no tenant {tenant}", field="tenant")
-    if row.state != "active":
-        raise refuse(Code.FORBIDDEN, f"tenant: {tenant} is revoked", field="tenant")
-    allowed = db.from_json(row.profiles)
+    named = request.tenant or principal.tenant or _only_tenant(conn)
+    found = policy_store.load_tenant(conn, named)
+    if found is None or not principal.may_see(named):
+        raise refuse(Code.NOT_FOUND, f"tenant: no tenant {named}", field="tenant")
+    tenant, active = found
+    if not active:
+        raise refuse(Code.FORBIDDEN, f"tenant: {named} is revoked", field="tenant")
+    allowed = tenant.profiles
     name = request.profile or (allowed[0] if len(allowed) == 1 else None)
     if name is None:
         raise _must_choose("profile", allowed)
@@ -81,7 +84,7 @@ def find_profile(
     if profile is None:
         raise refuse(
             Code.BEYOND_PROFILE,
-            f"profile: tenant {tenant} may use {', '.join(allowed)}",
+            f"profile: tenant {named} may use {', '.join(allowed)}",
             field="profile",
         )
     return tenant, profile
@@ -95,7 +98,7 @@ def _only_tenant(conn: sa.Connection) -> str:
     return names[0]
 
 
-def _must_choose(field_name: str, names: list[str]) -> Refusal:
+def _must_choose(field_name: str, names: Sequence[str]) -> Refusal:
     if names:
         words = f"is missing: choose one of {', '.join(names[:20])}"
     else:

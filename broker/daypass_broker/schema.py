@@ -43,6 +43,10 @@ def _int(name: str, default: str | None = None) -> sa.Column[int]:
     return sa.Column(name, sa.BigInteger, nullable=False, server_default=zero)
 
 
+def _text_with(name: str, default: str) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=False, server_default=sa.text(f"'{default}'"))
+
+
 def _int_or_null(name: str) -> sa.Column[int | None]:
     return sa.Column(name, sa.BigInteger, nullable=True)
 
@@ -60,6 +64,8 @@ tenant = sa.Table(
     _text("state"),
     _int("created_at"),
     _int("updated_at"),
+    _text_with("time_zone", "UTC"),  # IANA name; days and months of its accounts begin in it
+    _text_with("limits", "{}"),  # JSON of the limits in the policy document
     _one_of("state", "active", "revoked"),
 )
 
@@ -76,6 +82,7 @@ profile = sa.Table(
     _text("launch"),
     _int("created_at"),
     _int("updated_at"),
+    _text_with("limits", "{}"),  # JSON of the limits in the policy document
     _one_of("launch", "reusable", "single_use"),
     sa.CheckConstraint("budget_nano >= 0 AND max_budget_nano >= budget_nano", name="budget"),
 )
@@ -204,10 +211,21 @@ revocation_version = sa.Table(
     sa.CheckConstraint("id = 1", name="one_row"),
 )
 
+ACCOUNT_LIMITS = (
+    "drain_ms",
+    "drain_tokens",
+    "token_ceiling",
+    "day_ceiling_nano",
+    "month_ceiling_nano",
+    "rpm_limit",
+    "tpm_limit",
+    "concurrency_limit",
+)
+
 account = sa.Table(
     "account",
     metadata,
-    _id(),  # 'sandbox:' followed by the sandbox id
+    _id(),  # 'sandbox:' or 'tenant:' followed by its id
     _text("kind"),
     _text("tenant"),
     _text_or_null("sandbox"),
@@ -216,6 +234,38 @@ account = sa.Table(
     _int("reserved_nano", "0"),
     _int("overdraft_nano", "0"),
     _int("updated_at"),
+    # Written by the broker: what the account may. NULL in a limit: none.
+    _text_or_null("parent"),  # the account every call of this one is booked in too
+    _text_with("time_zone", "UTC"),
+    _text_or_null("policy"),
+    _int_or_null("drain_ms"),
+    _int_or_null("drain_tokens"),
+    _int_or_null("token_ceiling"),
+    _int_or_null("day_ceiling_nano"),
+    _int_or_null("month_ceiling_nano"),
+    _int_or_null("rpm_limit"),
+    _int_or_null("tpm_limit"),
+    _int_or_null("concurrency_limit"),
+    # Written by the ledger alone, like the amounts above: what the account did.
+    _int("tokens_spent", "0"),
+    _int("tokens_reserved", "0"),
+    _int("open_calls", "0"),
+    _int("day_from", "0"),  # a window's bounds are epoch milliseconds, 0: there was none yet
+    _int("day_until", "0"),
+    _int("day_spent_nano", "0"),
+    _int("month_from", "0"),
+    _int("month_until", "0"),
+    _int("month_spent_nano", "0"),
+    _text_with("minute", "[]"),  # JSON list of [last moment in ms, calls, tokens], one a second
+    _one_of("policy", "cutoff", "clamp", "reject"),
+    sa.CheckConstraint(
+        " AND ".join(f"COALESCE({name}, 0) >= 0" for name in ACCOUNT_LIMITS), name="limits"
+    ),
+    sa.CheckConstraint(
+        "tokens_spent >= 0 AND tokens_reserved >= 0 AND open_calls >= 0"
+        " AND day_spent_nano >= 0 AND month_spent_nano >= 0",
+        name="counters",
+    ),
     sa.CheckConstraint(
         "spent_nano >= 0 AND reserved_nano >= 0 AND overdraft_nano >= 0", name="amounts"
     ),
@@ -253,6 +303,15 @@ usage = sa.Table(
     _int("lease_until"),
     _int("started_at"),
     _int_or_null("settled_at"),
+    _text("accounts"),  # ids of all accounts it is booked in, the leaf first, one blank between
+    _int("reserved_tokens", "0"),
+    _int_or_null("tokens"),  # all tokens of all passes, as limits count them; NULL while open
+    _int_or_null("thinking_tokens"),  # a part of output_tokens
+    _int_or_null("web_search_requests"),
+    _text_or_null("service_tier"),
+    _text_or_null("speed"),
+    _text_or_null("inference_geo"),
+    _text_or_null("passes"),  # JSON list of the passes billed by themselves, NULL without any
     _one_of("state", "open", "settled"),
     sa.CheckConstraint("stream IN (0, 1) AND estimated IN (0, 1)", name="flags"),
     sa.CheckConstraint("reserved_nano >= 0 AND (cost_nano IS NULL OR cost_nano >= 0)", name="nano"),
@@ -261,6 +320,7 @@ usage = sa.Table(
         " AND settled_at IS NOT NULL)",
         name="settled",
     ),
+    sa.CheckConstraint("reserved_tokens >= 0 AND (tokens IS NULL OR tokens >= 0)", name="tokens"),
     sa.Index(None, "sandbox", "started_at"),
     sa.Index(None, "tenant", "started_at"),
     sa.Index(None, "state", "lease_until"),

@@ -58,7 +58,8 @@ class Problem:
     """What is said to the caller. `retry_after` is in seconds.
 
     `should_retry` becomes the header x-should-retry when it is not None; `field` names the part
-    of the request at fault; `error_code` is Anthropic's `details.error_code`.
+    of the request at fault; `error_code` is Anthropic's `details.error_code`; `headers` are sent
+    along at the proxy, names in lower case.
     """
 
     code: Code
@@ -69,22 +70,31 @@ class Problem:
     should_retry: bool | None = None
     field: str | None = None
     error_code: str | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
     def of(
-        cls, code: Code, title: str = "", *, hint: str = "", field: str | None = None
+        cls,
+        code: Code,
+        title: str = "",
+        *,
+        hint: str = "",
+        field: str | None = None,
+        retry_after: int | None = None,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
     ) -> "Problem":
-        """Return the standard problem of `code`; a `title` replaces the standard words."""
+        """Return the standard problem of `code`; `title` and `retry_after` replace its own."""
         usual = _USUAL[code]
         return cls(
             code=code,
             status=usual.status,
             title=title or usual.title,
             hint=hint,
-            retry_after=usual.retry_after,
+            retry_after=usual.retry_after if retry_after is None else retry_after,
             should_retry=usual.should_retry,
             field=field,
             error_code=usual.error_code,
+            headers=headers,
         )
 
 

@@ -13,6 +13,8 @@ from enum import StrEnum
 from daypass_core.claims import Claims
 
 SCOPES = ("global", "tenant", "sandbox", "grant", "kid", "jti")
+CHANNEL = "daypass_revocations"
+"""The PostgreSQL channel on which the broker tells that there is a new version: a hint to look."""
 _GLOBAL = ("global", "")
 # One key or one token is either good or not: a row that names it is absolute, whatever it carries.
 _ALWAYS_ABSOLUTE = frozenset({"kid", "jti"})

@@ -22,7 +22,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import event
 
-HEAD = "0001"
+HEAD = "0002"
 
 _BUSY_SECONDS = 30
 _LOCK_ID = 0x6461797061737300  # "daypass" in ASCII: any number nobody else locks

@@ -21,12 +21,15 @@ from daypass_proxy.gauges import watch
 from daypass_proxy.guard import Limits, guarded
 from daypass_proxy.jwks_cache import JwksCache
 from daypass_proxy.keyring import Keyring, basic_credential
-from daypass_proxy.ledger.sqlite import SqliteLedger
+from daypass_proxy.ledger.face import BatchedLedger
+from daypass_proxy.ledger.sqlite import SqliteStore
+from daypass_proxy.ledger.store import OpenStore
 from daypass_proxy.loop_lag import LoopLag
 from daypass_proxy.metrics import Metrics
 from daypass_proxy.price import PriceTable
 from daypass_proxy.providers.anthropic import Anthropic
-from daypass_proxy.revocations import RevocationView
+from daypass_proxy.revocations import RevocationStore, RevocationView
+from daypass_proxy.revocations.sqlite import SqliteRevocations
 from daypass_proxy.scrape import Scrape
 from daypass_proxy.services import Services
 from daypass_proxy.settings import Settings
@@ -39,6 +42,8 @@ from daypass_proxy.transport.pool import Pool
 
 # How long the store may take to answer at start; the broker creates it.
 STORE_SECONDS = 10.0
+# How long the ledger waits for what another process has locked in PostgreSQL.
+BUSY_SECONDS = 5.0
 # Streams still open this long before the drain's end are told so, instead of being torn.
 _LAST_WORDS_SECONDS = 5.0
 
@@ -57,14 +62,14 @@ async def build_services(settings: Settings, clock: StoreClock) -> AsyncIterator
         stack.push_async_callback(revocations.close)
         await _wait_for_store(revocations, settings)
         metrics = Metrics()
-        ledger = await SqliteLedger.open(
-            settings.database_path, _worker(), clock, settings.lease_seconds, reports=metrics
+        ledger = await BatchedLedger.open(
+            _ledger_store(settings), _worker(), clock, settings.lease_seconds, reports=metrics
         )
         stack.push_async_callback(ledger.close)
         keyring = _keyring(settings, clock)
         stack.push_async_callback(keyring.close)
         await keyring.start()
-        transport = _transport(settings)
+        transport = make_transport(settings)
         stack.push_async_callback(transport.close)
         broker = BrokerLink(settings.broker_url)
         jwks = JwksCache(partial(fetch_jwks, broker), clock)
@@ -104,13 +109,30 @@ async def build_services(settings: Settings, clock: StoreClock) -> AsyncIterator
 
 def _revocations(settings: Settings, live_calls: LiveCalls, clock: StoreClock) -> RevocationView:
     return RevocationView(
-        settings.database_path,
+        _revocation_store(settings),
         live_calls,
         clock,
         poll_seconds=settings.poll_seconds,
         stale_seconds=settings.stale_seconds,
         stale_stream_seconds=settings.stale_stream_seconds,
     )
+
+
+def _revocation_store(settings: Settings) -> RevocationStore:
+    if settings.database_path is not None:
+        return SqliteRevocations(settings.database_path)
+    # Imported here alone: the driver is an extra, which an installation on SQLite has not.
+    from daypass_proxy.revocations.postgres import PostgresRevocations
+
+    return PostgresRevocations(settings.database_url)
+
+
+def _ledger_store(settings: Settings) -> OpenStore:
+    if settings.database_path is not None:
+        return partial(SqliteStore, settings.database_path)
+    from daypass_proxy.ledger.postgres import open_store
+
+    return partial(open_store, settings.database_url, BUSY_SECONDS)
 
 
 def _keyring(settings: Settings, clock: StoreClock) -> Keyring:
@@ -122,7 +144,8 @@ def _keyring(settings: Settings, clock: StoreClock) -> Keyring:
     )
 
 
-def _transport(settings: Settings) -> Pool:
+def make_transport(settings: Settings) -> Pool:
+    """Return the client for the provider; raises RuntimeError for a CA file that holds none."""
     try:
         tls = trust(settings.upstream_ca_file)
     except OSError as error:
@@ -153,9 +176,8 @@ async def _wait_for_store(revocations: RevocationView, settings: Settings) -> No
         async with asyncio.timeout(STORE_SECONDS):
             await revocations.wait_ready()
     except TimeoutError:
-        raise RuntimeError(
-            f"no usable database at {settings.database_path}; start the broker first"
-        ) from None
+        where = settings.database_path or "the PostgreSQL server"
+        raise RuntimeError(f"no usable database at {where}; start the broker first") from None
 
 
 def _worker() -> str:

@@ -33,6 +33,9 @@ class CallClosed(Line, tag="call_closed", kw_only=True):
     estimated: bool | None = None
     upstream_status: int | None = None
     upstream_request_id: str | None = None
+    drained_tokens: int | None = None
+    extensions: int = 0
+    extensions_refused: int = 0
     bytes_up: int | None = None
     bytes_down: int | None = None
     ms: float

@@ -13,6 +13,7 @@ from daypass_core.log import get_logger, tell
 from daypass_proxy.attempt import Attempt
 from daypass_proxy.closed import CallClosed
 from daypass_proxy.exchange import Exchange
+from daypass_proxy.ledger import Outcome
 from daypass_proxy.services import Services
 
 log = get_logger(__name__)
@@ -48,8 +49,8 @@ def close_call(exchange: Exchange, endpoint: str, services: Services, record: Ca
     priced = cut = None
     if attempt is not None:
         cut = attempt.live.reason
-        if attempt.price is not None:
-            priced = attempt.price.model
+        if attempt.held.tariff is not None:
+            priced = attempt.held.tariff.model
         _add_attempt(line, attempt, record.body_seconds, exchange.started, now)
     tell(log, line)
     services.metrics.call_closed(line, priced=priced, cut=cut)
@@ -67,6 +68,11 @@ def _add_attempt(
     line.upstream_request_id = booked.upstream_request_id
     line.bytes_up = len(call.body)
     line.bytes_down = 0 if meter is None else meter.fed
+    if attempt.deserted and booked.outcome is not Outcome.COMPLETE:
+        line.drained_tokens = attempt.output_seen - attempt.seen_before
+    if attempt.allowance is not None:
+        line.extensions = attempt.allowance.granted
+        line.extensions_refused = attempt.allowance.refused
     if attempt.sent_at is not None:
         line.added_ms = _ms(attempt.sent_at - started - body_seconds)
         line.upstream_ms = _ms(now - attempt.sent_at)

@@ -42,6 +42,8 @@ async def _serve(exchange: Exchange, endpoint: str, services: Services, record: 
     detail = claims.scope.for_provider(provider.name)
     if detail is None or not detail.allows_endpoint(endpoint):
         raise refuse(Code.INSUFFICIENT_SCOPE)
+    # A model is allowed under all its names (B40).
+    detail = services.prices.names(detail)
     with services.body_room.enter(claims.sandbox, exchange.body_size(limit)) as took:
         asked = services.clock.monotonic()
         body = await exchange.read_body(limit, spool_above(limit))
@@ -50,7 +52,7 @@ async def _serve(exchange: Exchange, endpoint: str, services: Services, record: 
         call = await provider.read(exchange, endpoint, body, detail, claims.sandbox)
         async with admit(call, claims, exchange.request_id, services) as attempt:
             record.attempt = attempt
-            exchange.when_gone(attempt.live.client_gone)
+            exchange.when_gone(attempt.client_gone)
             reply = await send(attempt, services)
             await relay(reply, attempt, exchange, provider, services.clock)
 

@@ -14,8 +14,9 @@ from daypass_core.claims import Claims, account_id
 from daypass_core.money import format_usd
 from daypass_core.problem import Code, Refusal, refuse
 from daypass_core.scope import Detail, scope_to_wire
+from daypass_proxy import limits
 from daypass_proxy.exchange import Exchange
-from daypass_proxy.ledger import LedgerUnavailable
+from daypass_proxy.ledger import Balance, LedgerUnavailable, Limit, LimitState
 from daypass_proxy.services import Services
 
 MODELS_PREFIX = b"/v1/models/"
@@ -27,23 +28,16 @@ _EPOCH = "1970-01-01T00:00:00Z"
 
 
 async def describe_self(exchange: Exchange, services: Services) -> None:
-    """GET /v1/self: who the token is, what it may call, what is left of its budget."""
+    """GET /v1/self: who the token is, what it may call, what is left of each of its limits."""
     claims = await services.authenticator.authenticate(exchange)
     _no_query(exchange)
+    account = account_id(claims.sandbox)
     try:
-        balance = await services.ledger.balance(account_id(claims.sandbox))
+        balance = await services.ledger.balance(account)
     except LedgerUnavailable:
         raise refuse(Code.STORE_UNAVAILABLE) from None
-    budget = None
-    if balance is not None:
-        ceiling = balance.ceiling_nano
-        taken = balance.spent_nano + balance.reserved_nano
-        budget = {
-            "budget_usd": usd(ceiling),
-            "spent_usd": usd(balance.spent_nano),
-            "reserved_usd": usd(balance.reserved_nano),
-            "remaining_usd": usd(None if ceiling is None else max(ceiling - taken, 0)),
-        }
+    # What the tenant has and spends is told only where it stands in the way of a call.
+    own = [] if balance is None else [one for one in balance.limits if one.account == account]
     document = {
         "sandbox": claims.sandbox,
         "tenant": claims.tenant,
@@ -52,7 +46,8 @@ async def describe_self(exchange: Exchange, services: Services) -> None:
         "issued_at": claims.issued_at,
         "expires_at": claims.expires_at,
         "authorization_details": scope_to_wire(claims.scope),
-        "budget": budget,
+        "budget": None if balance is None else _budget(balance, own),
+        "limits": limits.document(own),
     }
     await _json(exchange, 200, document)
 
@@ -78,7 +73,7 @@ async def show_model(exchange: Exchange, services: Services) -> None:
     detail = await _models_detail(exchange, services)
     _no_query(exchange)
     name = exchange.raw_path.removeprefix(MODELS_PREFIX).decode("ascii")
-    if not detail.allows_model(name):
+    if not services.prices.names(detail).allows_model(name):
         raise refuse(Code.NOT_FOUND, "no such model for this sandbox")
     await _json(exchange, 200, _model(name))
 
@@ -116,6 +111,17 @@ def allowed_models(detail: Detail, known: Sequence[str]) -> list[str]:
     """Return the exact models of the scope and the known ones its wildcards cover, each once."""
     exact = [name for name in detail.models if not name.endswith("*")]
     return list(dict.fromkeys([*exact, *(name for name in known if detail.allows_model(name))]))
+
+
+def _budget(balance: Balance, own: Sequence[LimitState]) -> dict[str, str | None]:
+    """Return the one budget for the account's life, as money."""
+    whole = next((one for one in own if one.limit is Limit.BUDGET), None)
+    return {
+        "budget_usd": usd(None if whole is None else whole.ceiling),
+        "spent_usd": usd(balance.spent_nano),
+        "reserved_usd": usd(balance.reserved_nano),
+        "remaining_usd": usd(None if whole is None else whole.left),
+    }
 
 
 def usd(nano: int | None) -> str | None:

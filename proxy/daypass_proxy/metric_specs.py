@@ -56,6 +56,35 @@ COST = Spec(
     "What calls cost, in nano-dollars; estimated where the provider did not say.",
     ("tenant", "estimated"),
 )
+ESTIMATED = Spec(
+    _COUNTER,
+    "daypass_estimated_calls_total",
+    "Calls that were booked with a part of the bill estimated, by how they ended.",
+    ("outcome",),
+)
+HOLDS_REFUSED = Spec(
+    _COUNTER,
+    "daypass_holds_refused_total",
+    "Reservations that the ledger refused, by the limit in the way and the kind of refusal.",
+    ("limit", "reason"),
+)
+HOLD_EXTENSIONS = Spec(
+    _COUNTER,
+    "daypass_hold_extensions_total",
+    "Times that a stream asked to hold more, by the answer; one refused is asked for in parts.",
+    ("result",),
+)
+DRAINED_CALLS = Spec(
+    _COUNTER,
+    "daypass_drained_calls_total",
+    "Calls that were read on after their client had gone, by whether the bill came to be known.",
+    ("result",),
+)
+DRAINED_TOKENS = Spec(
+    _COUNTER,
+    "daypass_drained_tokens_total",
+    "Output tokens, at least, that came after the client had gone.",
+)
 CALLS = Spec(
     _COUNTER,
     "daypass_calls_total",

@@ -29,14 +29,15 @@ class _Children:
     """What calls that ended alike are counted on; looked up by label once."""
 
     __slots__ = (
-        "cache_read", "cache_write", "calls", "cost", "cut", "duration", "failure", "first",
-        "input", "output", "refusal",
+        "cache_read", "cache_write", "calls", "cost", "cut", "duration", "estimated", "failure",
+        "first", "input", "output", "refusal",
     )  # fmt: skip
 
     calls: Count
     refusal: Count | None
     cut: Count | None
     failure: Count | None
+    estimated: Count | None
     duration: Spread
     first: Spread
     input: Spread
@@ -61,6 +62,9 @@ class Metrics:
         self._admission = self.board.spread(specs.LEDGER_ADMISSION)
         self._commit = self.board.spread(specs.LEDGER_COMMIT)
         self._batch = self.board.spread(specs.LEDGER_BATCH)
+        self._granted = self.board.count(specs.HOLD_EXTENSIONS, "granted")
+        self._refused = self.board.count(specs.HOLD_EXTENSIONS, "refused")
+        self._drained = self.board.count(specs.DRAINED_TOKENS)
 
     def call_closed(self, line: CallClosed, *, priced: str | None, cut: str | None) -> None:
         """Count an inference call that is over.
@@ -86,6 +90,15 @@ class Metrics:
             kept.cut.value += 1
         if kept.failure is not None:
             kept.failure.value += 1
+        if kept.estimated is not None:
+            kept.estimated.value += 1
+        if line.extensions or line.extensions_refused:
+            self._granted.value += line.extensions
+            self._refused.value += line.extensions_refused
+        if line.drained_tokens is not None:
+            self._drained.value += line.drained_tokens
+            known = "estimated" if line.estimated else "known"
+            self.board.count(specs.DRAINED_CALLS, known).value += 1
         kept.duration.observe(line.ms / 1000)
         if line.first_byte_ms is not None and line.stream:
             kept.first.observe(line.first_byte_ms / 1000)
@@ -113,6 +126,10 @@ class Metrics:
         if problem is not None:
             self.refused(problem)
 
+    def hold_refused(self, limit: str, reason: str) -> None:
+        """Count a reservation that the ledger refused; both are words from bounded sets."""
+        self.board.count(specs.HOLDS_REFUSED, limit, reason).value += 1
+
     def refused(self, code: str) -> None:
         """Count an answer that was a problem of ours."""
         self.board.count(specs.REFUSALS, code).value += 1
@@ -139,6 +156,7 @@ class Metrics:
         kept.cut = None if cut is None else board.count(specs.CUT_CALLS, cut)
         failed = error if line.outcome in _OF_THE_PROVIDER else None
         kept.failure = None if failed is None else board.count(specs.UPSTREAM_FAILURES, failed)
+        kept.estimated = board.count(specs.ESTIMATED, line.outcome) if line.estimated else None
         kept.duration = board.spread(specs.REQUEST_DURATION, *operation, error or "")
         kept.first = board.spread(specs.TIME_TO_FIRST_TOKEN, *operation)
         kept.input = board.spread(specs.TOKEN_USAGE, *operation, "input")

@@ -2,8 +2,10 @@
 
 Place in the flow: the last step inside `admit`. A stream is passed on as it arrives and held back
 by a client that reads slowly; a whole answer is collected first, so that one that breaks can still
-be told as an error. The meter sees every byte. An answer that did not come whole never looks as if
-it had (case B25): a stream gets an SSE `error` event, and where none fits, the connection is cut.
+be told as an error. The meter sees every byte, and a stream never gets ahead of what is held for it
+(`allowance`). An answer that did not come whole never looks as if it had (case B25): a stream gets
+an SSE `error` event, and where none fits, the connection is cut. What goes on without its client
+(`Attempt.deserted`) is read and metered, and written nowhere.
 """
 
 from __future__ import annotations
@@ -14,10 +16,13 @@ from logging import WARNING
 from daypass_core.clock import Clock
 from daypass_core.log import event, get_logger
 from daypass_core.problem import Code, Problem, Refusal, refuse
+from daypass_proxy.allowance import Unpaid
 from daypass_proxy.attempt import Attempt, Reply, cut_problem
 from daypass_proxy.exchange import ClientGone, Exchange, HeaderPairs, header_text
 from daypass_proxy.ledger import Outcome
+from daypass_proxy.limits import told
 from daypass_proxy.meter import EVENT_STREAM, Meter, media_type, meter_for
+from daypass_proxy.meter.base import BLOCK_TOKENS
 from daypass_proxy.providers import Provider
 from daypass_proxy.streams import CallCut, CutReason
 from daypass_proxy.transport import Answer, Onward, UpstreamBroken
@@ -52,12 +57,13 @@ async def relay(
     answer, coding = reply.answer, coding_of(reply.headers)
     if answer is None:
         with attempt.live.interruptible():
-            await exchange.respond(reply.status, _headers(reply, coding, provider), reply.body)
+            headers = _headers(reply, coding, provider, attempt)
+            await exchange.respond(reply.status, headers, reply.body)
         return
     try:
         media = media_type(header_text(reply.headers, b"content-type"))
         meter = attempt.meter = _meter(media, coding, attempt)
-        headers = _headers(reply, coding, provider)
+        headers = _headers(reply, coding, provider, attempt)
         if media == EVENT_STREAM:
             stream = _Stream(answer, coding, meter, attempt, exchange, provider, clock)
             await stream.run(reply.status, headers)
@@ -65,12 +71,16 @@ async def relay(
         try:
             with attempt.live.interruptible():
                 body = await _collect(answer, meter, attempt, clock)
+                attempt.check_client()
                 attempt.live.check()
                 await exchange.respond(reply.status, headers, body)
-        except CallCut:
+        except CallCut as cut:
             if attempt.outcome is None:  # it was still coming
                 meter.feed(answer.buffered())
                 meter.end()
+            elif attempt.deserted:
+                attempt.outcome = None  # whole, but nobody had it
+                attempt.note_cut(cut.reason)
             raise
     finally:
         answer.close()
@@ -80,7 +90,8 @@ class _Stream:
     """One stream on its way to the client."""
 
     __slots__ = (
-        "_answer", "_attempt", "_clock", "_coding", "_exchange", "_meter", "_provider", "_told",
+        "_allowance", "_answer", "_attempt", "_clock", "_coding", "_exchange", "_meter",
+        "_provider", "_told",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +104,7 @@ class _Stream:
         provider: Provider,
         clock: Clock,
     ) -> None:
+        self._allowance = attempt.allow()
         self._answer = answer
         self._coding = coding
         self._meter = meter
@@ -111,6 +123,7 @@ class _Stream:
             with attempt.live.interruptible():
                 await self._exchange.start(status, _stream_headers(headers))
                 await self._pump()
+                attempt.check_client()
             if not self._told:
                 event(log, "upstream_broken", level=WARNING, reason="ended without its last event")
         except UpstreamBroken as broken:
@@ -132,6 +145,7 @@ class _Stream:
     async def _pump(self) -> None:
         """Pass on what comes, as it comes: events that wait together leave together."""
         attempt, meter, check = self._attempt, self._meter, self._attempt.live.check
+        allowance = self._allowance
         read, send, onward = self._answer.read, self._exchange.send, self._onward()
         # Plain words inside a compressed stream would be noise.
         within = None if self._coding else KEEP_ALIVE_SECONDS
@@ -144,8 +158,14 @@ class _Stream:
                 meter.feed(chunk)
                 # One of thousands that are cut together may not have been woken yet.
                 check()
+                # This is `output_bound`, but for figures said, which text has nothing to do with.
+                if meter.text_bytes + meter.blocks * BLOCK_TOKENS >= allowance.heed_at:
+                    await self._heed()
+                    if attempt.deserted:
+                        continue
                 await send(chunk)
-                self._told = meter.finished or meter.failed
+                # A client that went while it was waited for has not got it.
+                self._told = (meter.finished or meter.failed) and not attempt.deserted
             elif chunk is None:
                 # A comment is seen by no client, but only between two events is it one.
                 if meter.between_events and not self._told:
@@ -157,13 +177,18 @@ class _Stream:
         """Return what passes a piece on while the pump sleeps: nearly all events of a stream.
 
         It does as the pump does. What needs more than that, it leaves to the pump: the first byte,
-        a call that was cut, a client that has to be waited for.
+        a call that was cut, a client that has to be waited for or is gone, a hold that has to grow.
         """
-        attempt, live = self._attempt, self._attempt.live
+        attempt, live, allowance = self._attempt, self._attempt.live, self._allowance
         meter, write = self._meter, self._exchange.write
 
         def onward(chunk: bytes) -> bool:
-            if live.reason is not None or attempt.first_byte_at is None or not write(chunk):
+            if (
+                live.reason is not None
+                or attempt.first_byte_at is None
+                or meter.text_bytes + meter.blocks * BLOCK_TOKENS >= allowance.heed_at
+                or not write(chunk)
+            ):
                 return False
             meter.feed(chunk)
             self._told = meter.finished or meter.failed
@@ -171,9 +196,22 @@ class _Stream:
 
         return onward
 
+    async def _heed(self) -> None:
+        """Do what the allowance, or a client that has gone, asks for; raises CallCut."""
+        attempt, tariff = self._attempt, self._attempt.held.tariff
+        if attempt.deserted:
+            attempt.check_drain()
+        elif tariff is not None:
+            try:
+                await self._allowance.heed(self._meter, tariff)
+            except Unpaid as unpaid:
+                attempt.live.cut(CutReason.STORE if unpaid.unknown else CutReason.BUDGET)
+            attempt.live.check()
+
     async def _end(self, problem: Problem) -> None:
         """End tidily what came whole or told its own failure; else tell `problem`, or cut."""
         self._answer.close()
+        self._attempt.check_client()
         exchange = self._exchange
         self._attempt.outcome = self._attempt.outcome or Outcome.UPSTREAM_BROKEN
         try:
@@ -226,13 +264,16 @@ def _meter(media: str, coding: str, attempt: Attempt) -> Meter:
         raise refuse(Code.UPSTREAM_BROKEN, "provider answered in an unknown form") from None
 
 
-def _headers(reply: Reply, coding: str, provider: Provider) -> HeaderPairs:
-    """Return the headers for the client: what the provider module lets through, and the coding.
+def _headers(reply: Reply, coding: str, provider: Provider, attempt: Attempt) -> HeaderPairs:
+    """Return the headers for the client: what the provider module lets through, the coding, and
+    what is left of the limits that a billable call counts towards.
 
     Framing is said anew for the bytes that go down (B47), so the two cannot disagree.
     """
     passed = provider.response_headers(reply.headers)
     kept = tuple([pair for pair in passed if pair[0] not in _FRAMING])
+    if attempt.held.tariff is not None:
+        kept += told(attempt.held.reserved.limits)
     return (*kept, (b"content-encoding", coding.encode("latin-1"))) if coding else kept
 
 

@@ -7,6 +7,7 @@ taken here too, since this is the only file of the proxy that sees the environme
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
@@ -26,6 +27,7 @@ from daypass_core.vault import VaultSettings
 
 _TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|\*")
 _KEYS = "DAYPASS_ANTHROPIC_KEYS"
+_SQLITE = "sqlite:///"
 _ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -50,7 +52,7 @@ class Settings:
 
     issuer: str
     audience: str
-    database_url: str
+    database_url: str = field(repr=False)  # may carry a password
     log_level: str
     listen: tuple[Listen, ...]
     tls: TlsFiles | None
@@ -78,10 +80,11 @@ class Settings:
     env_secrets: Mapping[str, Secret] = field(default_factory=dict, repr=False)
 
     @property
-    def database_path(self) -> Path:
-        """The SQLite file."""
-        prefix = "sqlite:///"
-        return Path(self.database_url.removeprefix(prefix).partition("?")[0])
+    def database_path(self) -> Path | None:
+        """The SQLite file; None where the database is one of PostgreSQL."""
+        if not self.database_url.startswith(_SQLITE):
+            return None
+        return Path(self.database_url.removeprefix(_SQLITE).partition("?")[0])
 
 
 def load(environ: Mapping[str, str] | None = None) -> Settings:
@@ -89,10 +92,11 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     environ = environment() if environ is None else environ
     reader = Reader(environ)
     keys: dict[str, Reference] = reader.parsed(_KEYS, parse_keys, dict[str, Reference]())
+    database_url = _read_database_url(reader)
     settings = Settings(
         issuer=reader.url("DAYPASS_ISSUER"),
         audience=reader.text("DAYPASS_AUDIENCE", "daypass-proxy"),
-        database_url=reader.parsed("DAYPASS_DATABASE_URL", _database_url, ""),
+        database_url=database_url,
         log_level=reader.choice("DAYPASS_LOG_LEVEL", LEVELS, "info"),
         listen=reader.listens("DAYPASS_PROXY_LISTEN", (Listen("127.0.0.1", 8700),)),
         tls=_tls(reader),
@@ -114,7 +118,9 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         idle_seconds=reader.seconds("DAYPASS_IDLE_SECONDS", 300.0, least=0.1),
         call_seconds=reader.seconds("DAYPASS_CALL_SECONDS", 3600.0, least=0.1),
         lease_seconds=reader.seconds("DAYPASS_LEASE_SECONDS", 60.0, least=1.0),
-        poll_seconds=reader.seconds("DAYPASS_POLL_SECONDS", 0.05, least=0.001, most=10.0),
+        poll_seconds=reader.seconds(
+            "DAYPASS_POLL_SECONDS", _poll_seconds(database_url), least=0.001, most=10.0
+        ),
         stale_seconds=reader.seconds("DAYPASS_STALE_SECONDS", 31.0, least=0.1),
         stale_stream_seconds=reader.seconds("DAYPASS_STALE_STREAM_SECONDS", 61.0, least=0.1),
         header_seconds=reader.seconds("DAYPASS_HEADER_SECONDS", 10.0, least=0.1),
@@ -214,11 +220,37 @@ def _broker_url(value: str) -> str:
     return _url(value, ("http", "https"))
 
 
+def load_database_url(environ: Mapping[str, str] | None = None) -> str:
+    """Read where the database is: commands on it need no more. Raises SettingsError."""
+    reader = Reader(environment() if environ is None else environ)
+    url = _read_database_url(reader)
+    reader.done()
+    return url
+
+
+def _read_database_url(reader: Reader) -> str:
+    return reader.parsed("DAYPASS_DATABASE_URL", _database_url, "")
+
+
 def _database_url(value: str) -> str:
-    # Database URLs may carry passwords, so the message must not repeat any of it.
-    if not value.startswith("sqlite:////"):
-        raise ValueError("must be sqlite:////absolute/path; the proxy's ledger keeps SQLite so far")
+    # Database URLs may carry passwords, so the messages must not repeat any of it.
+    if value.startswith("sqlite:////"):
+        return value
+    if not value.startswith(("postgresql://", "postgresql+psycopg://")):
+        raise ValueError("must be sqlite:////absolute/path or postgresql://…")
+    if find_spec("psycopg") is None:
+        raise ValueError(
+            "names PostgreSQL, which needs a driver: pip install 'daypass-proxy[postgres]'"
+        )
+    from daypass_proxy import postgres  # an extra: not there in every installation
+
+    postgres.parse(value)
     return value
+
+
+def _poll_seconds(database_url: str) -> float:
+    """Look at a local file often; at a server seldom, since that one tells when there is news."""
+    return 0.05 if database_url.startswith(_SQLITE) else 0.5
 
 
 def _url(value: str, schemes: tuple[str, ...]) -> str:

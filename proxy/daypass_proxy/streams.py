@@ -1,8 +1,9 @@
 """The live-call registry: every admitted call that is open, and the way to cut it.
 
 Place in the flow: `admit` enters a call here after its reservation and before the upstream is
-opened. A revocation, a stale view, the longest-call timer, a client that hung up or a shutdown
-cuts it; `relay` sees the cut as `CallCut` and ends the exchange in the provider's words.
+opened. A revocation, a stale view, the longest-call timer, a budget that is used up, a client that
+hung up or a shutdown cuts it; `relay` sees the cut as `CallCut` and ends the exchange in the
+provider's words.
 Expiry of the token alone never cuts a call (case B17): it is checked when a call is admitted.
 
 All of this runs on the event loop; other threads post to the loop first.
@@ -33,6 +34,8 @@ class CutReason(StrEnum):
     TOKEN_ENDED = "token_ended"  # noqa: S105 - a word, not a password
     STALE = "stale"
     TOO_LONG = "too_long"
+    BUDGET = "budget"  # no more can be held for it
+    STORE = "store"  # whether more can be held is not known
     CLIENT_GONE = "client_gone"
     SHUTDOWN = "shutdown"
 

@@ -21,6 +21,7 @@ from daypass_proxy.exchange import HeaderPairs, header_text
 from daypass_proxy.keyring import Keyring
 from daypass_proxy.ledger import Outcome
 from daypass_proxy.providers import Provider
+from daypass_proxy.reserve import fit, reserve
 from daypass_proxy.services import Services
 from daypass_proxy.transport import (
     Answer,
@@ -82,17 +83,35 @@ async def _send_with_key(attempt: Attempt, services: Services) -> Answer:
     """Send with the tenant's key; when it is refused and a newer one is found, once again.
 
     This is the only second request we make by ourselves (B51), since nothing is billed to a key
-    that was refused. Whatever else fails after a byte went up may have been billed: 429, 5xx, a
-    reset, silence are told to the client, who decides. The transport alone may send again what
-    never left: on a kept connection that turned out closed before the first byte was written.
+    that was refused; it is an attempt of its own. Whatever else fails after a byte went up may have
+    been billed: 429, 5xx, a reset, silence are told to the client, who decides. The transport alone
+    may send again what never left: on a kept connection that turned out closed before the first
+    byte was written.
     """
     tenant, provider, keyring = attempt.claims.tenant, services.provider, services.keyring
     key = await keyring.header_for(tenant, provider)
     answer = await _send_once(attempt, key, services)
     if answer.status == 401 and await _newer_key(answer, tenant, provider, key, keyring):
+        await _begin_again(attempt, services)
         key = await keyring.header_for(tenant, provider)
         answer = await _send_once(attempt, key, services)
     return answer
+
+
+async def _begin_again(attempt: Attempt, services: Services) -> None:
+    """Make it a second attempt, with a row and a hold of its own; raises Refusal as `reserve`.
+
+    The first one's row is settled before, so that the call never holds twice what it needs.
+    """
+    attempt.check_client()
+    attempt.outcome = Outcome.UPSTREAM_REFUSED
+    await attempt.settle()
+    first = attempt.held.reservation
+    held = await reserve(
+        attempt.call, attempt.claims, f"{first.usage_id}-2", services, attempt=first.attempt + 1
+    )
+    attempt.again(held)
+    fit(attempt, services.provider)
 
 
 async def _newer_key(

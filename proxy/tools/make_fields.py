@@ -51,7 +51,8 @@ def top_level() -> dict[str, str]:
     said = dict.fromkeys([*top["scalars"], *top["structures"]], "passes")
     said |= {name: f"needs the feature `{name}`" for name in top["gated"]}
     for name, values in top["values"].items():
-        said[name] = f"{' or '.join(f'`{value}`' for value in values)}: others have another price"
+        ordinary = " or ".join(f"`{value}`" for value in values)
+        said[name] = f"{ordinary}; another needs a price and the feature `{name}`"
     words: dict[str, str] = FIELDS["words"]
     return said | words
 
@@ -63,7 +64,9 @@ def tools() -> dict[str, str]:
     said |= {name: f"needs the feature `{feature}`" for name, feature in known["server"].items()}
     for name in known["egress"]:
         said[name] += ", `allowed_domains` within the scope's and `max_uses` of 1 to 100"
-    said["advisor"] += ", its `model` in scope"
+    for name in known["searches"]:
+        said[name] += ", a price for each use and `max_uses` of 1 to 100"
+    said["advisor"] += ", its `model` in scope, `max_uses` of 1 to 100 and `max_tokens`"
     return said | dict.fromkeys(known["fees"], "refused: a fee for each use has no price here yet")
 
 

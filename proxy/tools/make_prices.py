@@ -29,38 +29,88 @@ RATES = (
     ("cache_write_1h", "cache_write_1h_mtok", Decimal(2)),
     ("cache_read", "cache_read_mtok", Decimal(1)),
 )
+# Our field, the data set's condition, our name for it.
+WAYS = (
+    ("service_tiers", "processing", "batch", "batch"),
+    ("speeds", "speed", "fast", "fast"),
+)
+# The data set knows no places: from these models on, inference within the US has a surcharge.
+GEOS = {"us": "1.1"}
+GEO_SINCE = re.compile(r"^claude-(?:[a-z]+-4-[6-9]|[a-z]+-[5-9])")
 # Only retired models lack a window; the largest of their time reserves enough for a document.
 RETIRED_WINDOW = 200_000
 
 
 def document(as_of: datetime.date) -> dict[str, Any]:
-    """Return the whole file as it stands on a day."""
+    """Return the whole file as it stands on a day, with the changes that are known to come."""
     known = {provider.id: provider for provider in providers}
-    moment = datetime.datetime.combine(as_of, datetime.time(12), tzinfo=datetime.UTC)
     return {
         "source": f"genai-prices {version('genai-prices')}",
         "as_of": as_of.isoformat(),
         "providers": {
-            name: [entry(model, moment) for model in known[name].models] for name in PROVIDERS
+            name: [each for model in known[name].models for each in entries(model, as_of)]
+            for name in PROVIDERS
         },
     }
 
 
-def entry(model: Any, moment: datetime.datetime) -> dict[str, Any]:
-    """Return one model: its names, window, rates and tiers."""
-    prices = model.get_prices(moment)
-    rates, derived = rates_at(prices, tier=None)
-    found: dict[str, Any] = {"model": model.id, "ids": [], "prefixes": [], "patterns": []}
+def entries(model: Any, as_of: datetime.date) -> list[dict[str, Any]]:
+    """Return one model: its names, and what it costs, once for each day on which that changes."""
+    found: dict[str, Any] = {"ids": [], "prefixes": [], "patterns": []}
     collect(model.match, found)
     found["ids"] = [name for name in found["ids"] if name != model.id]
+    first = {"model": model.id, **found, **entry(model, as_of)}
+    later = [
+        {"model": model.id, "from": day.isoformat(), **entry(model, day)}
+        for day in days(model)
+        if day > as_of
+    ]
+    return [
+        {name: value for name, value in each.items() if value not in ([], {})}
+        for each in (first, *later)
+    ]
+
+
+def days(model: Any) -> list[datetime.date]:
+    """Return the days from which something of a model costs otherwise."""
+    prices = model.prices if isinstance(model.prices, list) else []
+    limits = [each.constraint for each in (*prices, *(model.price_variants or []))]
+    return sorted({limit.start_date for limit in limits if limit is not None})
+
+
+def entry(model: Any, day: datetime.date) -> dict[str, Any]:
+    """Return what one model costs on a day: window, rates and tiers, each way it is served."""
+    moment = datetime.datetime.combine(day, datetime.time(12), tzinfo=datetime.UTC)
+    prices = model.get_prices(moment)
+    ordinary, derived = plan(prices)
     if model.context_window is None:
         derived.append("context_window")
-    found |= {"context_window": model.context_window or RETIRED_WINDOW, **rates}
-    found["tiers"] = [
+    found = {"context_window": model.context_window or RETIRED_WINDOW, **ordinary}
+    for name, key, value, ours in WAYS:
+        served = model.get_prices(moment, {key: value})
+        if any(each.when == {key: value} for each in active(model, moment)):
+            found.setdefault(name, {})[ours] = plan(served)[0]
+    if prices.web_searches_kcount is not None:
+        found["web_search"] = text(prices.web_searches_kcount / 1000)
+    if GEO_SINCE.search(model.id):
+        found["geos"] = GEOS
+        derived.append("geos")
+    return found | {"derived": derived}
+
+
+def active(model: Any, moment: datetime.datetime) -> list[Any]:
+    """Return the variants of a model that are in force."""
+    variants = model.price_variants or []
+    return [each for each in variants if not each.constraint or each.constraint.active(moment)]
+
+
+def plan(prices: Any) -> tuple[dict[str, Any], list[str]]:
+    """Return the rates and tiers of one way of serving a model, and the names of derived rates."""
+    rates, derived = rates_at(prices, tier=None)
+    tiers = [
         {"above_input_tokens": start, **rates_at(prices, tier=start)[0]} for start in starts(prices)
     ]
-    found["derived"] = derived
-    return {name: value for name, value in found.items() if value != []}
+    return {**rates, **({"tiers": tiers} if tiers else {})}, derived
 
 
 def collect(clause: Any, found: dict[str, Any]) -> None:
@@ -106,7 +156,12 @@ def rates_at(prices: Any, tier: int | None) -> tuple[dict[str, str], list[str]]:
             rates[ours] = {None: value.base, **{t.start: t.price for t in value.tiers}}[tier]
         else:
             rates[ours] = value
-    return {name: format(rate.normalize(), "f") for name, rate in rates.items()}, derived
+    return {name: text(rate) for name, rate in rates.items()}, derived
+
+
+def text(amount: Decimal) -> str:
+    """Return an amount without needless zeros."""
+    return format(amount.normalize(), "f")
 
 
 def main() -> int:
@@ -118,10 +173,10 @@ def main() -> int:
     as_of = arguments.as_of or datetime.datetime.now(datetime.UTC).date()
     if arguments.check:
         as_of = datetime.date.fromisoformat(json.loads(TARGET.read_bytes())["as_of"])
-    text = json.dumps(document(as_of), indent=1) + "\n"
+    content = json.dumps(document(as_of), indent=1) + "\n"
     if not arguments.check:
-        TARGET.write_text(text)
-    elif TARGET.read_text() != text:
+        TARGET.write_text(content)
+    elif TARGET.read_text() != content:
         sys.stderr.write("prices.json is not what genai-prices says; run `make prices`\n")
         return 1
     return 0

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from daypass._errors import (
         DaypassError,
         NotInstalled,
+        NotVerified,
         Refused,
         Revoked,
         ServiceFailed,
@@ -34,6 +35,7 @@ __all__ = [
     "Broker",
     "DaypassError",
     "NotInstalled",
+    "NotVerified",
     "Refused",
     "Revoked",
     "Sandbox",

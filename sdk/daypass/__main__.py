@@ -142,7 +142,7 @@ def _sandbox(commands: _Commands[_Parser]) -> None:
     )
     create.add_argument("--tenant", metavar="NAME")
     create.add_argument("--profile", metavar="NAME")
-    create.add_argument("--budget", metavar="USD", help="at most what the profile allows")
+    _limits(create, int, "at most what the profile allows")
     create.add_argument("--lifetime", type=int, metavar="SECONDS")
     create.add_argument("--token-ttl", type=int, metavar="SECONDS")
     create.add_argument("--launch", choices=("reusable", "single_use"))
@@ -159,6 +159,11 @@ def _sandbox(commands: _Commands[_Parser]) -> None:
 
     show = _asking(actions, "show", "_sandboxes:show", "show one sandbox and what it has left")
     show.add_argument("id", metavar="SANDBOX")
+    limits = _asking(
+        actions, "limits", "_sandboxes:limits", "change limits of a sandbox, for its next call"
+    )
+    limits.add_argument("id", metavar="SANDBOX")
+    _limits(limits, count, "in all; every other limit may also be `none`")
     end = _asking(actions, "end", "_sandboxes:end", "end sandboxes; their tokens die at once")
     end.add_argument("id", metavar="SANDBOX", nargs="+")
     restore = _asking(actions, "restore", "_sandboxes:restore", "lift the revocation of a sandbox")
@@ -167,6 +172,25 @@ def _sandbox(commands: _Commands[_Parser]) -> None:
         actions, "launch", "_sandboxes:launch", "replace the launch credential of a sandbox"
     )
     launch.add_argument("id", metavar="SANDBOX")
+
+
+def count(text: str) -> int | str:
+    """Read a number, or `none` for no limit; raises ValueError for anything else."""
+    return text if text == "none" else int(text)
+
+
+def _limits(parser: _Parser, number: Callable[[str], int | str], budget: str) -> None:
+    parser.add_argument("--budget", metavar="USD", help=budget)
+    parser.add_argument("--day", metavar="USD", help="per day of the tenant's time zone")
+    parser.add_argument("--month", metavar="USD", help="per month of the tenant's time zone")
+    parser.add_argument("--tokens", type=number, metavar="N", help="tokens in all")
+    parser.add_argument("--rpm", type=number, metavar="N", help="calls in any 60 s")
+    parser.add_argument("--tpm", type=number, metavar="N", help="tokens in any 60 s")
+    parser.add_argument("--concurrency", type=number, metavar="N", help="calls at once")
+    ways = ("cutoff", "clamp", "reject") if number is int else ("cutoff", "clamp", "reject", "none")
+    parser.add_argument("--over-budget", choices=ways, help="when a call may need more")
+    parser.add_argument("--drain-seconds", metavar="S", help="read on after the client has gone")
+    parser.add_argument("--drain-tokens", type=number, metavar="N", help="and at most so much")
 
 
 def _admin(commands: _Commands[_Parser]) -> None:
@@ -186,12 +210,24 @@ def _admin(commands: _Commands[_Parser]) -> None:
         usage.add_argument(f"--{name}", metavar="NAME")
     usage.add_argument("--since", metavar="TIME", help="RFC 3339 or epoch seconds")
     usage.add_argument("--until", metavar="TIME")
-    usage.add_argument("--group-by", choices=("tenant", "sandbox", "model", "day"))
+    usage.add_argument(
+        "--by", metavar="KIND", help="tenant, sandbox, token, model, day, or label:KEY"
+    )
+    usage.add_argument("--csv", action="store_true", help="print every row as CSV")
 
     audit = _asking(commands, "audit", "_commands:audit", "show the audit trail")
     for name in ("sandbox", "tenant", "tag"):
         audit.add_argument(f"--{name}", metavar="NAME")
     audit.add_argument("--limit", type=int, default=50, metavar="N")
+
+    ledger = commands.add_parser("ledger", help="check the ledger")
+    checks = ledger.add_subparsers(metavar="ACTION", required=True)
+    verify = _command(
+        checks, "verify", "daypass._ledger:verify", "recompute every account from its usage rows"
+    )
+    verify.add_argument("--json", action="store_true", help="print JSON")
+    verify.add_argument("--database", metavar="URL", help="or DAYPASS_DATABASE_URL")
+    verify.add_argument("--dir", metavar="STATE", help="of `daypass up`, default ~/.daypass")
 
     credential = commands.add_parser("credential", help="credentials of admins, orchestrators")
     actions = credential.add_subparsers(metavar="ACTION", required=True)

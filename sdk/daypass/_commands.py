@@ -22,7 +22,10 @@ _SUMS: tuple[Column, ...] = (
     ("calls", "CALLS"),
     ("input_tokens", "INPUT"),
     ("output_tokens", "OUTPUT"),
+    ("cache_creation_input_tokens", "CACHE WRITE"),
     ("cache_read_input_tokens", "CACHE READ"),
+    ("pass_tokens", "PASSES"),
+    ("tokens", "ALL TOKENS"),
     ("cost_usd", "COST USD"),
 )
 _CALLS: tuple[Column, ...] = (
@@ -31,6 +34,7 @@ _CALLS: tuple[Column, ...] = (
     ("model", "MODEL"),
     ("input_tokens", "INPUT"),
     ("output_tokens", "OUTPUT"),
+    ("tokens", "ALL TOKENS"),
     ("cost_usd", "COST USD"),
     ("outcome", "OUTCOME"),
 )
@@ -108,25 +112,29 @@ def revoke(options: Namespace) -> int:
 
 def usage(options: Namespace) -> int:
     """Show calls or sums of calls, with their cost."""
-    answer = broker(options).usage(
-        tenant=options.tenant,
-        sandbox=options.sandbox,
-        model=options.model,
-        since=options.since,
-        until=options.until,
-        group_by=options.group_by,
-    )
+    names = ("tenant", "sandbox", "model", "since", "until")
+    asked = {**{name: getattr(options, name) for name in names}, "group_by": options.by}
+    if options.csv and options.json:
+        raise SettingsError("--csv and --json are two answers", hint="say one of them")
+    if options.csv:
+        for page in broker(options).usage_csv(**asked):
+            # Bytes: the line ends of CSV are its own on every system.
+            sys.stdout.buffer.write(page.encode())
+        sys.stdout.flush()
+        return 0
+    answer = broker(options).usage(**asked)
     if options.json:
         show_json(answer)
         return 0
     columns = _CALLS
-    if options.group_by:
-        columns = ((options.group_by, options.group_by.upper()), *_SUMS)
+    if options.by:
+        group = "label" if options.by.startswith("label:") else options.by
+        columns = ((group, options.by.upper()), *_SUMS)
     rows = answer.get("rows", [])
     print(table(rows, columns, none="no calls"))
     totals = answer.get("totals") or {}
     if totals.get("calls"):
-        which = "first" if options.group_by else "newest"
+        which = "first" if options.by else "newest"
         shown = f"; the {which} {len(rows)} are shown" if answer.get("next") else ""
         print(f"\n{totals['calls']} calls, USD {totals.get('cost_usd', '?')} in all{shown}")
         if totals.get("open_calls"):

@@ -4,6 +4,7 @@
     ├── SettingsError      something on our own side is missing or contradicts itself
     ├── NotInstalled       a part that this command needs is not installed
     ├── ServiceFailed      a service started by `daypass up` ended or never got ready
+    ├── NotVerified        the ledger could not be checked, so nothing is known about it
     ├── Unreachable        no answer at all: address, network, TLS
     ├── Unavailable        an answer that says "later"; `retry_after` says when
     └── Refused            an answer that says "no"; `status`, `code` and `field` say why
@@ -41,6 +42,12 @@ class NotInstalled(DaypassError):
 
 class ServiceFailed(DaypassError):
     """A service that `daypass up` started ended, or did not become ready in time."""
+
+
+class NotVerified(DaypassError):
+    """`daypass ledger verify` could not check; never to be taken for a ledger that is wrong."""
+
+    exit_code = 2
 
 
 class Unreachable(DaypassError):

@@ -1,4 +1,4 @@
-"""The commands about sandboxes: create, list, show, end, restore, launch.
+"""The commands about sandboxes: create, list, show, limits, end, restore, launch.
 
 What is created is handed out as a shell understands it: the launch credential goes into a private
 file on this machine, its environment is printed as lines to evaluate.
@@ -31,6 +31,28 @@ _COLUMNS: tuple[Column, ...] = (
     ("deadline", "DEADLINE"),
     ("labels", "LABELS"),
 )
+_STATES: tuple[Column, ...] = (
+    ("name", "LIMIT"),
+    ("of", "OF"),
+    ("limit", "MOST"),
+    ("used", "USED"),
+    ("held", "HELD"),
+    ("left", "LEFT"),
+    ("resets_at", "RESETS"),
+)
+_OWNERS = {"limits": "sandbox", "tenant_limits": "tenant"}
+_LIMITS = {
+    "budget": "budget_usd",
+    "day": "budget_per_day_usd",
+    "month": "budget_per_month_usd",
+    "tokens": "token_budget",
+    "rpm": "requests_per_minute",
+    "tpm": "tokens_per_minute",
+    "concurrency": "concurrency",
+    "over_budget": "over_budget",
+    "drain_seconds": "drain_seconds",
+    "drain_tokens": "drain_tokens",
+}
 
 
 def create(options: Namespace) -> int:
@@ -40,7 +62,7 @@ def create(options: Namespace) -> int:
         "profile": options.profile,
         "launch": options.launch,
         "connect": options.connect,
-        "budget_usd": options.budget,
+        **_given_limits(options),
         "lifetime_seconds": options.lifetime,
         "token_ttl_seconds": options.token_ttl,
         "labels": _labels(options.label) or None,
@@ -115,9 +137,36 @@ def show_all(options: Namespace) -> int:
 
 def show(options: Namespace) -> int:
     """Show one sandbox with what it spent and has left."""
-    row = broker(options).get(options.id)
-    show_json(row) if options.json else print(sheet(row))
+    _show_one(options, broker(options).get(options.id))
     return 0
+
+
+def limits(options: Namespace) -> int:
+    """Change limits of a sandbox; its next call meets them."""
+    given = _given_limits(options)
+    if not given:
+        raise SettingsError("say at least one limit to change", hint="such as --budget 2.50")
+    wanted = {name: None if value == "none" else value for name, value in given.items()}
+    _show_one(options, broker(options).limit(options.id, **wanted))
+    return 0
+
+
+def _given_limits(options: Namespace) -> dict[str, Any]:
+    flags = ((name, getattr(options, flag)) for flag, name in _LIMITS.items())
+    return {name: value for name, value in flags if value is not None}
+
+
+def _show_one(options: Namespace, row: dict[str, Any]) -> None:
+    if options.json:
+        show_json(row)
+        return
+    print(sheet({name: value for name, value in row.items() if name not in _OWNERS}))
+    states = [
+        {"name": name, "of": owner, **state}
+        for field, owner in _OWNERS.items()
+        for name, state in (row.get(field) or {}).items()
+    ]
+    print(f"\n{table(states, _STATES, none='no limits')}")
 
 
 def end(options: Namespace) -> int:

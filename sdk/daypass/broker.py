@@ -24,6 +24,7 @@ from daypass._settings import admin_settings
 
 Row = dict[str, Any]
 _PAGE = 100
+_LARGE_PAGE = 1000
 
 
 @dataclass(frozen=True)
@@ -114,14 +115,8 @@ class Broker:
         headers: Mapping[str, str] | None = None,
     ) -> Row:
         """One call; raises `Refused`, `Unavailable` or `Unreachable`."""
-        answer = self._origin.call(
-            method,
-            path,
-            query=query,
-            body=body,
-            raw=raw,
-            headers={**self._headers, **(headers or {})},
-        )
+        sent = {**self._headers, **(headers or {})}
+        answer = self._origin.call(method, path, query=query, body=body, raw=raw, headers=sent)
         if answer.status >= 300:
             raise refusal(answer)
         return cast("Row", answer.json()) if answer.body else {}
@@ -183,6 +178,13 @@ class Broker:
             if not rows or after is None:
                 return
 
+    def limit(self, sandbox: str, **limits: object) -> Row:
+        """Change limits of a sandbox, for its next call; `limits` as in the policy, None: none.
+
+        Orchestrators may only lower them.
+        """
+        return self.call("PATCH", f"/v1/sandboxes/{_segment(sandbox)}", body=limits)
+
     def end(self, sandbox: str) -> Row:
         """End a sandbox: its tokens die at once. Ending it twice is no error."""
         return self.call("DELETE", f"/v1/sandboxes/{_segment(sandbox)}")
@@ -215,6 +217,20 @@ class Broker:
     def usage(self, **filters: object) -> Row:
         """Usage and cost: `tenant`, `sandbox`, `model`, `since`, `until`, `group_by`."""
         return self.call("GET", "/v1/usage", query=filters)
+
+    def usage_csv(self, **filters: object) -> Iterator[str]:
+        """All rows of the same as CSV (RFC 4180), page by page; the first begins with a heading."""
+        query: Mapping[str, object] | None = {**filters, "format": "csv", "limit": _LARGE_PAGE}
+        path, is_first = "/v1/usage", True
+        while path == "/v1/usage" or path.startswith("/v1/usage?"):
+            answer = self._origin.call("GET", path, query=query, headers=self._headers)
+            if answer.status >= 300:
+                raise refusal(answer)
+            text = answer.body.decode()
+            yield text if is_first else text.partition("\r\n")[2]
+            # RFC 8288: the next page is this one's own path with another query.
+            path = answer.headers.get("link", "").partition(">")[0].removeprefix("<")
+            query, is_first = None, False
 
     def audit(self, *, limit: int = 100, after: int | None = None, **filters: object) -> Row:
         """Audit events by `sandbox`, `tenant`, `tag`: the newest, or those that follow `after`."""

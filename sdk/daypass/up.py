@@ -215,7 +215,7 @@ Next, in another terminal:
 
 {where}  eval "$(daypass sandbox create)"
   python -c "{_SAMPLE}"
-  daypass usage --group-by sandbox && daypass revoke --sandbox "$DAYPASS_SANDBOX"
+  daypass usage --by sandbox && daypass revoke --sandbox "$DAYPASS_SANDBOX"
 
 Ctrl-C stops it.""",
         flush=True,

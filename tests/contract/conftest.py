@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import daypass_migrations
 from daypass_proxy.transport import Timeouts
 from daypass_proxy.transport.dial import trust
 from daypass_proxy.transport.pool import Pool
-from tests.contract.ledgers import SqliteStore
+from tests.contract.ledgers import Backend, SqliteBackend
+from tests.contract.ledgers_postgres import PostgresBackend
 from tests.contract.transports import PATIENT, Make, Serving
 from tests.servers.ca import Authority
-from tests.servers.postgres import PostgresServer, running
+from tests.servers.postgres import PostgresServer
 from tests.servers.raw import RawServer, Serve
 
 
@@ -33,19 +35,65 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=[SqliteStore], ids=["sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, migrated: Path) -> Iterator[SqliteStore]:
-    """A store with one account, `a`, of 0.50 USD; checked row by row when the test is done."""
-    made: SqliteStore = request.param(tmp_path / "daypass.db", migrated)
+BACKENDS = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: PostgresServer) -> str:
+    """A PostgreSQL database with the present schema, to be copied."""
+    url = postgres_server.new_database()
+    daypass_migrations.upgrade(url)
+    return url
+
+
+@pytest.fixture
+def sqlite_store(tmp_path: Path, migrated: Path) -> Iterator[SqliteBackend]:
+    """A SQLite file with one account, `a`, of 0.50 USD; checked row by row after the test."""
+    made = SqliteBackend(tmp_path / "daypass.db", migrated)
     made.account()
     yield made
     made.assert_right()
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """A real PostgreSQL server, started for the first test that asks."""
-    yield from running()
+@pytest.fixture
+def postgres_store(
+    postgres_server: PostgresServer, migrated_postgres: str
+) -> Iterator[PostgresBackend]:
+    """The same in PostgreSQL."""
+    made = PostgresBackend(postgres_server.new_database(migrated_postgres))
+    made.account()
+    yield made
+    made.assert_right()
+    postgres_server.drop_database(made.address)
+
+
+@pytest.fixture(params=BACKENDS)
+def store(request: pytest.FixtureRequest) -> Backend:
+    """The same for each back end in turn."""
+    made: Backend = request.getfixturevalue(f"{request.param}_store")
+    return made
+
+
+@pytest.fixture(params=BACKENDS)
+def new_store(
+    request: pytest.FixtureRequest, tmp_path: Path, migrated: Path
+) -> Iterator[Callable[[], Backend]]:
+    """Makes as many empty stores of a back end as a test needs."""
+    if request.param == "sqlite":
+        numbers = count()
+        yield lambda: SqliteBackend(tmp_path / f"daypass{next(numbers)}.db", migrated)
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    template: str = request.getfixturevalue("migrated_postgres")
+    made: list[PostgresBackend] = []
+
+    def new() -> PostgresBackend:
+        made.append(PostgresBackend(server.new_database(template)))
+        return made[-1]
+
+    yield new
+    for one in made:
+        server.drop_database(one.address)
 
 
 Loops = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]

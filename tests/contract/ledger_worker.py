@@ -1,8 +1,8 @@
 """A proxy's ledger in a process of its own, for tests that need a second one or must kill it.
 
-ledger_worker.py PATH lock             hold the write lock until standard input ends
-ledger_worker.py PATH hammer W N NANO  N parallel reservations, then settle those admitted
-ledger_worker.py PATH endless W        reserve, extend and settle for ever, say what was durable
+ledger_worker.py ADDRESS lock             hold the write lock until standard input ends
+ledger_worker.py ADDRESS hammer W N NANO  N parallel reservations, then settle those admitted
+ledger_worker.py ADDRESS endless W        reserve, extend and settle for ever, say what was durable
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import sqlite3
 import sys
 
 from daypass_core.clock import SystemClock
-from daypass_proxy.ledger import Outcome, Reservation, Reserved, Settlement, Usage
-from daypass_proxy.ledger.sqlite import SqliteLedger
+from daypass_proxy.ledger import Hold, Outcome, Reservation, Reserved, Settlement, Usage
+from daypass_proxy.ledger.face import BatchedLedger
+from daypass_proxy.ledger.sqlite import SqliteStore
+from daypass_proxy.ledger.store import Store
 
 
 def say(**fields: object) -> None:
@@ -27,7 +29,20 @@ def say(**fields: object) -> None:
 def wanted(usage_id: str, worker: str, amount_nano: int) -> Reservation:
     """Return a reservation on account `a`."""
     fixed = ("grt", "tok", "anthropic", "messages", "claude-opus-5", True)
-    return Reservation(usage_id, 1, "a", "acme", f"sbx_{worker}", *fixed, amount_nano)
+    return Reservation(usage_id, 1, "a", "acme", f"sbx_{worker}", *fixed, Hold(amount_nano, 10))
+
+
+async def opened(address: str, worker: str) -> BatchedLedger:
+    """Open a ledger on a SQLite file or a PostgreSQL URL."""
+
+    def connect() -> Store:
+        if not address.startswith("postgresql"):
+            return SqliteStore(address)
+        from daypass_proxy.ledger.postgres import open_store
+
+        return open_store(address, 5.0)
+
+    return await BatchedLedger.open(connect, worker, SystemClock(), 60.0)
 
 
 def bill(usage_id: str, cost_nano: int) -> Settlement:
@@ -36,9 +51,9 @@ def bill(usage_id: str, cost_nano: int) -> Settlement:
     return Settlement(usage_id, Outcome.COMPLETE, usage, cost_nano, False, 200, None)
 
 
-def lock(path: str) -> None:
-    """Hold the write lock as a broker in a long transaction would."""
-    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None)
+def lock(address: str) -> None:
+    """Hold the write lock of a SQLite file as a broker in a long transaction would."""
+    connection = sqlite3.connect(address, timeout=5.0, isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
     say(locked=True)
     sys.stdin.read()
@@ -46,9 +61,9 @@ def lock(path: str) -> None:
     connection.close()
 
 
-async def hammer(path: str, worker: str, calls: int, amount_nano: int) -> None:
+async def hammer(address: str, worker: str, calls: int, amount_nano: int) -> None:
     """Reserve in parallel once told to go, settle what was admitted at 1 nano below the hold."""
-    ledger = await SqliteLedger.open(path, worker, SystemClock(), 60.0)
+    ledger = await opened(address, worker)
     say(ready=True)
     await asyncio.to_thread(sys.stdin.readline)
     answers = await asyncio.gather(
@@ -61,9 +76,9 @@ async def hammer(path: str, worker: str, calls: int, amount_nano: int) -> None:
     await ledger.close()
 
 
-async def endless(path: str, worker: str) -> None:
+async def endless(address: str, worker: str) -> None:
     """Keep 20 calls going; a line follows each answer of the ledger."""
-    ledger = await SqliteLedger.open(path, worker, SystemClock(), 60.0)
+    ledger = await opened(address, worker)
     await ledger.reserve(wanted(f"{worker}_kept", worker, 1000))
     numbers = itertools.count()
 
@@ -72,7 +87,7 @@ async def endless(path: str, worker: str) -> None:
             usage_id = f"{worker}_{number}"
             if isinstance(await ledger.reserve(wanted(usage_id, worker, 1000)), Reserved):
                 say(reserved=usage_id)
-            await ledger.extend(usage_id, 500)
+            await ledger.extend(usage_id, Hold(500, 5))
             await ledger.settle(bill(usage_id, 1 + number % 2000))
             say(settled=usage_id, cost=1 + number % 2000)
 
@@ -80,10 +95,10 @@ async def endless(path: str, worker: str) -> None:
 
 
 if __name__ == "__main__":
-    path, act, *rest = sys.argv[1:]
+    address, act, *rest = sys.argv[1:]
     if act == "lock":
-        lock(path)
+        lock(address)
     elif act == "hammer":
-        asyncio.run(hammer(path, rest[0], int(rest[1]), int(rest[2])))
+        asyncio.run(hammer(address, rest[0], int(rest[1]), int(rest[2])))
     else:
-        asyncio.run(endless(path, rest[0]))
+        asyncio.run(endless(address, rest[0]))

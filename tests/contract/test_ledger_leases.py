@@ -4,50 +4,52 @@ import asyncio
 
 import pytest
 
-from daypass_proxy.ledger import Balance, Outcome
-from tests.contract.ledgers import CENT, LEASE, SqliteStore, Wall, bill, hear, reservation
+from daypass_proxy.ledger import Hold, Outcome
+from tests.contract.ledgers import CENT, LEASE, Backend, Wall, bill, hear, money, reservation
 from tests.fakes.clock import FakeClock
 from tests.support import aeventually
 
 
-async def test_an_expired_lease_is_settled_at_its_hold(store: SqliteStore) -> None:
+async def test_an_expired_lease_is_settled_at_its_hold(store: Backend) -> None:
     """The row of a worker that is gone is booked at its reservation, marked as a crash's guess."""
     clock = FakeClock()
     async with store.ledger(clock, "gone") as ledger:
-        await ledger.reserve(reservation("req_1", 10 * CENT))
-        await ledger.extend("req_1", 5 * CENT)
+        await ledger.reserve(reservation("req_1", 10 * CENT, tokens=100))
+        await ledger.extend("req_1", Hold(5 * CENT, 11))
     clock.advance(LEASE - 1)
     async with store.ledger(clock, "w2") as second:
         assert store.row("req_1")["state"] == "open"
         clock.advance(1)
         await second.look_after_leases()
-        assert await second.balance("a") == Balance(50 * CENT, 15 * CENT, 0, 0)
+        assert money(await second.balance("a")) == (15 * CENT, 0, 0)
     row = store.row("req_1")
     assert (row["outcome"], row["estimated"], row["cost_nano"]) == ("crashed", 1, 15 * CENT)
+    assert row["tokens"] == store.column("tokens_spent") == 111
     assert (row["input_tokens"], row["settled_at"]) == (None, int(clock.now() * 1000))
 
 
 @pytest.mark.parametrize(("cost", "overdraft"), [(2 * CENT, 0), (0, 0), (14 * CENT, 4 * CENT)])
 async def test_a_late_bill_corrects_the_guess_once(
-    store: SqliteStore, cost: int, overdraft: int
+    store: Backend, cost: int, overdraft: int
 ) -> None:
     """The real bill of a reaped call replaces the guess exactly once, above or below the hold."""
     clock = FakeClock()
     # The slow worker's own time stands still, so it does not renew the lease meanwhile.
     async with store.ledger(FakeClock(), "slow") as slow:
-        await slow.reserve(reservation("req_1", 10 * CENT))
+        await slow.reserve(reservation("req_1", 10 * CENT, tokens=1_000))
         clock.advance(LEASE)
         async with store.ledger(clock, "w2"):
             assert store.row("req_1")["outcome"] == "crashed"
         late = bill("req_1", cost, outcome=Outcome.CLIENT_GONE, estimated=True)
         await asyncio.gather(*(slow.settle(late) for _ in range(5)))
         await slow.settle(bill("req_1", 40 * CENT))
-        assert await slow.balance("a") == Balance(50 * CENT, cost, 0, overdraft)
+        assert money(await slow.balance("a")) == (cost, 0, overdraft)
     row = store.row("req_1")
     assert (row["outcome"], row["estimated"], row["output_tokens"]) == ("client_gone", 1, 20)
+    assert row["tokens"] == store.column("tokens_spent") == 30
 
 
-async def test_a_living_worker_keeps_its_calls(store: SqliteStore) -> None:
+async def test_a_living_worker_keeps_its_calls(store: Backend) -> None:
     """A call longer than the lease is not reaped while its worker looks after it."""
     # A clock each, so that the second does not wake by itself before the first has its turn.
     mine, theirs = FakeClock(), FakeClock()
@@ -63,7 +65,7 @@ async def test_a_living_worker_keeps_its_calls(store: SqliteStore) -> None:
         await ledger.settle(bill("req_1", 1))
 
 
-async def test_the_writer_looks_after_leases_by_itself(store: SqliteStore) -> None:
+async def test_the_writer_looks_after_leases_by_itself(store: Backend) -> None:
     """A third of the lease later the row's lease moves with no call asking for it."""
     clock = FakeClock()
     async with store.ledger(clock) as ledger:
@@ -73,7 +75,7 @@ async def test_the_writer_looks_after_leases_by_itself(store: SqliteStore) -> No
         await aeventually(lambda: store.row("req_1")["lease_until"] == before + LEASE / 3 * 1000)
 
 
-async def test_many_crashed_rows_are_reaped_in_turns(store: SqliteStore) -> None:
+async def test_many_crashed_rows_are_reaped_in_turns(store: Backend) -> None:
     """More rows than one transaction takes are all settled, and their holds are spent."""
     store.account("b", None)
     clock = FakeClock()
@@ -90,7 +92,7 @@ async def test_many_crashed_rows_are_reaped_in_turns(store: SqliteStore) -> None
         await aeventually(lambda: store.sums("b") == (450 * 7, 0, 0))
 
 
-async def test_b35_killed_workers_lose_and_double_nothing(store: SqliteStore) -> None:
+async def test_b35_killed_workers_lose_and_double_nothing(store: Backend) -> None:
     """B35: kill -9 in mid-run keeps every answered row; the lease frees the rest, once."""
     store.account("a", None)
     clock = Wall()

@@ -1,6 +1,6 @@
 """docs/reference/headers.md lists exactly what the code passes, drops and sets."""
 
-from daypass_proxy import relay, upstream
+from daypass_proxy import limits, relay, upstream
 from daypass_proxy.providers import anthropic
 from tests.servers.headers_page import PASSES, SET, STAYS, Rules
 
@@ -30,7 +30,8 @@ def test_what_comes_down_is_on_the_page() -> None:
     assert DOWN.names(STAYS) == text(anthropic._NOT_DOWN) | prefixes | suffixes
     stream = text(name for name, _ in relay._STREAM_HEADERS)
     framing = {"date", "content-length", "transfer-encoding", "connection"}
-    assert DOWN.names(SET) == stream | framing
+    left = {limits.REMAINING_USD, limits.REMAINING_TOKENS, limits.REMAINING_REQUESTS}
+    assert DOWN.names(SET) == stream | framing | text({*left, limits.RESETS_AT})
 
 
 def test_the_rules_are_those_of_the_code() -> None:

@@ -11,15 +11,15 @@ from daypass_broker import settings as broker_settings
 from daypass_broker.admin import openapi
 from daypass_broker.audit import AuditTag
 from daypass_core.problem import Code, Problem
-from daypass_proxy import price
 from daypass_proxy import settings as proxy_settings
 from daypass_proxy.edge import ROUTES
 from daypass_proxy.price import PriceTable
+from daypass_proxy.price.entry import Entry
 from daypass_proxy.providers.anthropic import Anthropic
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-METHODS = {"get", "post", "put", "delete"}
+METHODS = {"get", "post", "put", "patch", "delete"}
 ADMIN_ONLY = {
     Code.INVALID_CREDENTIAL,
     Code.FORBIDDEN,
@@ -47,7 +47,7 @@ def settings_in_code() -> set[str]:
     """Every setting that broker, proxy and SDK read or set."""
     files = [
         ROOT / "broker/daypass_broker/settings.py",
-        ROOT / "proxy/daypass_proxy/settings.py",
+        *(ROOT / "proxy/daypass_proxy").rglob("settings.py"),
         *(ROOT / "sdk/daypass").glob("*.py"),
     ]
     return {name for path in files for name in re.findall(r'"(DAYPASS_[A-Z_]+)"', path.read_text())}
@@ -145,10 +145,10 @@ def test_the_example_of_prices_is_an_overlay(tmp_path: Path) -> None:
     (shown,) = re.findall(r"```json\n(.*?)```", page("prices.md"), re.DOTALL)
     file = tmp_path / "prices.json"
     file.write_text(shown)
-    assert PriceTable.load(file).find("anthropic", "llama-on-our-own-machines") is not None
+    assert PriceTable.load(file).find("anthropic", "llama-on-our-own-machines", 0.0) is not None
     rows = re.findall(r"^\| (`.+?`) \| ", page("prices.md"), re.MULTILINE)
     documented = {name for row in rows for name in re.findall(r"`([a-z_0-9]+)`", row)}
-    entry = {field.name for field in msgspec.structs.fields(price._ModelEntry)}
+    entry = {field.encode_name for field in msgspec.structs.fields(Entry)}
     assert documented == entry
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from typing import Any
 
-from daypass_core.claims import Claims
-from daypass_proxy.attempt import Attempt
-from daypass_proxy.ledger import Ledger
-from daypass_proxy.price import Price, Rates
+from daypass_core.claims import Claims, account_id
+from daypass_proxy.attempt import Attempt, Held
+from daypass_proxy.ledger import Hold, Ledger, LimitState, Reservation, Reserved, Terms
+from daypass_proxy.price import Plan, Price, Rates, Tariff
 from daypass_proxy.providers import Call
 from daypass_proxy.streams import LiveCall, LiveCalls
 from tests.support import make_claims
@@ -15,7 +16,10 @@ from tests.support import make_claims
 MODEL = "claude-sonnet-4-6"
 BODY = b'{"model":"claude-sonnet-4-6","max_tokens":100,"messages":[{"role":"user","content":"hi"}]}'
 RATES = Rates(*(Decimal(rate) for rate in ("3.00", "15.00", "3.75", "6.00", "0.30")))
-PRICE = Price(MODEL, 200_000, RATES)
+PRICE = Price(MODEL, 200_000, Plan(RATES))
+TARIFF = Tariff(PRICE)
+OUTPUT_NANO = 15_000
+TERMS = Terms()
 
 
 def make_call(
@@ -48,17 +52,48 @@ def make_call(
     )
 
 
-def make_attempt(
-    ledger: Ledger,
-    call: Call | None = None,
+def make_held(
+    call: Call,
+    claims: Claims,
     *,
-    claims: Claims | None = None,
-    price: Price | None = PRICE,
+    tariff: Tariff | None = TARIFF,
+    terms: Terms = TERMS,
+    output_tokens: int | None = None,
+    limits: tuple[LimitState, ...] = (),
+    base: Hold = Hold(),  # noqa: B008  a constant
+    usage_id: str = "req_test",
+) -> Held:
+    """Return the hold of a call; `output_tokens` are held, all it asks for when None."""
+    most = (call.max_output_tokens or 0) if tariff else 0
+    reservation = Reservation(
+        usage_id=usage_id,
+        attempt=1,
+        account=account_id(claims.sandbox),
+        tenant=claims.tenant,
+        sandbox=claims.sandbox,
+        grant_id=claims.grants[-1],
+        token_id=claims.token_id,
+        provider=call.provider,
+        endpoint=call.endpoint,
+        model=call.model,
+        stream=call.stream,
+        base=base,
+        output_most=most,
+        output_nano=OUTPUT_NANO,
+    )
+    held = most if output_tokens is None else output_tokens
+    return Held(reservation, Reserved(usage_id, held, terms, limits), tariff)
+
+
+def make_attempt(
+    ledger: Ledger, call: Call | None = None, *, claims: Claims | None = None, **held: Any
 ) -> Attempt:
-    """Return an attempt as `admit` would make it."""
-    claims = claims or make_claims()
+    """Return an attempt as `admit` would make it; `held` as for `make_held`."""
+    claims, call = claims or make_claims(), call or make_call()
+    if not call.billable:
+        held["tariff"] = None
     live = LiveCall("req_test", claims)
-    return Attempt(call or make_call(), claims, live, "req_test", ledger, price)
+    return Attempt(call, claims, live, ledger, make_held(call, claims, **held))
 
 
 @contextmanager

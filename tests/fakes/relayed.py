@@ -34,11 +34,14 @@ class Run:
         headers: HeaderPairs = STREAM,
         in_buffer: bytes = b"",
         endpoint: str = "messages",
+        max_output_tokens: int = 100,
+        output_tokens: int | None = None,
     ) -> None:
+        """`output_tokens` are held of those asked for, all when None."""
         self.client = FakeClient()
         self.answer = FakeAnswer(steps, headers=headers, in_buffer=in_buffer)
-        call = make_call(endpoint=endpoint)
-        self.attempt: Attempt = make_attempt(FakeLedger(), call)
+        call = make_call(endpoint=endpoint, max_output_tokens=max_output_tokens)
+        self.attempt: Attempt = make_attempt(FakeLedger(), call, output_tokens=output_tokens)
         self.attempt.request = UpstreamRequest("POST", "http://up", (), b"{}", sent=True)
         self.attempt.http_status = 200
         self.clock = FakeClock()

@@ -38,10 +38,10 @@ class Upstream:
             clock=FakeClock(),
         )
         settings = replace(load(ENVIRONMENT), anthropic_url=ORIGIN)
-        self.services = replace(
-            Proxy(settings=settings).services, keyring=ring, transport=self.transport
-        )
-        self.attempt: Attempt = make_attempt(FakeLedger())
+        self.ledger = FakeLedger()
+        services = Proxy(settings=settings, ledger=self.ledger).services
+        self.services = replace(services, keyring=ring, transport=self.transport)
+        self.attempt: Attempt = make_attempt(self.ledger)
 
     async def send(self) -> Reply:
         """Send the call."""

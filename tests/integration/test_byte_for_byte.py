@@ -4,6 +4,7 @@ Bodies are equal byte for byte both ways; headers differ only as docs/reference/
 Every byte of a request and of an answer is a write of its own on a socket with TCP_NODELAY.
 """
 
+import re
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -152,6 +153,8 @@ def compare(request: Spelled, direct: Seen, through: Seen, provider: Provider) -
     added = dict(DOWN.added(through.headers))
     if streamed:
         assert (added.pop("cache-control"), added.pop("x-accel-buffering")) == ("no-cache", "no")
+    if through.up.target.partition("?")[0] == "/v1/messages":
+        assert re.fullmatch(r"[0-9]+\.[0-9]{2,9}", added.pop("daypass-remaining-usd"))
     assert sorted(added) == framing
 
 

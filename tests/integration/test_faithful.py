@@ -127,7 +127,7 @@ def test_b48_what_speaks_of_the_call_passes(
         headers = got.headers
     assert PASSED.items() <= headers.items()
     ours = {"date", "content-type", "content-length", "transfer-encoding", "cache-control",
-            "x-accel-buffering", "connection"}  # fmt: skip
+            "x-accel-buffering", "connection", "daypass-remaining-usd"}  # fmt: skip
     assert set(headers) - ours == set(PASSED)
 
 
@@ -328,7 +328,10 @@ def test_b10_the_model_that_is_checked_is_the_model_that_is_sent(
 
 
 def test_b40_allowed_models_are_listed_and_named(stack: Stack) -> None:
-    """B40: the list has the provider's shape and the scope's models; a refusal names them."""
+    """B40: the list has the provider's shape and the scope's models; a refusal names them.
+
+    A model may be called by any of its names, in a call and in the list.
+    """
     token = stack.access_token(stack.sandbox(authorization_details=SCOPE))
     bearer = {"authorization": f"Bearer {token}"}
     listed = call(stack.proxy_url, "GET", "/v1/models?limit=1000", None, bearer)
@@ -337,7 +340,11 @@ def test_b40_allowed_models_are_listed_and_named(stack: Stack) -> None:
     assert [model["id"] for model in document["data"]] == [MODEL]
     assert {model["type"] for model in document["data"]} == {"model"}
     assert document["has_more"] is False
-    for name in ("claude-sonnet-4-5-20250929", "sonnet", "claude-opus-4-5"):
+    dated = f"{MODEL}-20250929"
+    assert stack.message(token, model=dated).status == 200
+    shown = call(stack.proxy_url, "GET", f"/v1/models/{dated}", None, bearer)
+    assert (shown.status, shown.json()["id"]) == (200, dated)
+    for name in ("sonnet", "claude-opus-4-5", "claude-sonnet-4-6", "claude-sonnet-4"):
         refused = stack.message(token, model=name)
         assert refused.status == 400
         message = refused.json()["error"]["message"]

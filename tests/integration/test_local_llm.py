@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import anthropic
 import pytest
 
+from daypass_proxy.estimate import TEMPLATE_TOKENS
+from daypass_proxy.text_tokens import most_tokens
 from demo.services.llm import CUT_SLACK_TOKENS, Counters, LocalLlm
+from tests.fakes.texts import TEXTS
 
 pytestmark = pytest.mark.llm
 
@@ -96,6 +100,18 @@ def test_counting_tokens_counts_nothing(llm: LocalLlm, client: anthropic.Anthrop
     assert llm.counters() == before
     usage = client.messages.create(model=llm.model, max_tokens=1, messages=question).usage
     assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == counted
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_prompt_is_no_longer_than_its_bound(
+    llm: LocalLlm, client: anthropic.Anthropic, kind: str
+) -> None:
+    """The model's own tokenizer finds no more tokens in any text than a quote would hold for it."""
+    text = TEXTS[kind] * 5
+    counted = client.messages.count_tokens(model=llm.model, messages=ask(text)).input_tokens
+    bound = most_tokens(json.dumps(text, ensure_ascii=False).encode(), enough=10**9)
+    assert counted <= bound + TEMPLATE_TOKENS
+    assert counted > len(text) // 20, "it was counted at all"
 
 
 def test_a_cut_stream_is_counted_as_far_as_it_got(

@@ -10,7 +10,7 @@ import pytest
 
 from daypass_core.revocation import Verdict
 from daypass_proxy.guard import Limits
-from daypass_proxy.ledger import LedgerRefused
+from daypass_proxy.ledger import LedgerRefused, Limit, LimitState
 from tests.fakes.proxy import KEY
 from tests.servers.inside import Inside, inside, narrow, raw
 from tests.servers.stub import Close, Send, StubUpstream
@@ -102,10 +102,12 @@ def many_headers(proxy: Inside, _: StubUpstream) -> bytes:
 
 
 def ledger_says(reason: Any) -> Cause:
-    """The ledger refuses."""
+    """The ledger refuses, for a budget or without naming a limit."""
+    budget = LimitState(Limit.BUDGET, "sandbox:sbx_1", 1_000_000, 900_000, 50_000)
+    state = budget if reason in ("exhausted", "held") else None
 
     def cause(proxy: Inside, _: StubUpstream) -> bytes:
-        proxy.proxy.ledger.refusal = LedgerRefused(reason, 1_000_000, 900_000, 50_000)
+        proxy.proxy.ledger.refusal = LedgerRefused(reason, state, 200_000)
         return proxy.request()
 
     return cause

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from daypass_proxy import relay
-from daypass_proxy.ledger import Outcome
+from daypass_proxy.ledger import Outcome, Terms
 from tests.fakes.guarded import Client
 from tests.servers.inside import MODEL, Inside, inside
 from tests.servers.stub import Close, Send, StubUpstream, Wait, chunk
@@ -23,7 +23,7 @@ from tests.servers.wire import (
     text_delta,
 )
 from tests.servers.wire import head as head_of
-from tests.support import aeventually
+from tests.support import SANDBOX, aeventually
 
 COMMENT = b": keep-alive\n\n"
 START = message_start(MODEL, {"input_tokens": 25, "output_tokens": 1})
@@ -179,6 +179,7 @@ async def test_fifty_thousand_events(proxy: Inside, stub: StubUpstream) -> None:
 
 async def test_whole_answer_to_a_client_that_leaves(proxy: Inside, stub: StubUpstream) -> None:
     """B30 (c): a client that leaves while its whole answer comes in is noticed at once."""
+    proxy.proxy.ledger.terms[f"sandbox:{SANDBOX}"] = Terms(drain_ms=0)
     data = b'{"type":"message","content":"'
     stub.next([Send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
                     b"content-length: 1000000\r\n\r\n" + data), Wait("never")])  # fmt: skip

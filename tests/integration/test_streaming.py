@@ -156,11 +156,13 @@ def test_b28_each_event_arrives_when_it_was_sent(
     assert sorted(delays)[5] < 0.1
 
 
+@pytest.mark.parametrize(("drain", "most"), [("0", 2.0), ("1", 3.0)])
 @pytest.mark.parametrize("moment", ["mid-stream", "before headers", "non-streaming"])
 def test_b30_client_gone_ends_the_upstream_call(
-    stack: Stack, upstream: StubUpstream, sandbox: dict[str, object], moment: str
+    stack: Stack, upstream: StubUpstream, moment: str, drain: str, most: float
 ) -> None:
-    """B30: when the client hangs up, the upstream connection is closed and the row settled."""
+    """B30: a client hangs up: the upstream connection is closed, drained or not, and settled."""
+    sandbox = stack.sandbox(drain_seconds=drain)
     before: list[Send | Stall] = [Stall()]
     if moment == "mid-stream":
         before = [Send(sse_answer()), chunk(START), chunk(text_delta("hello")), Stall()]
@@ -170,7 +172,7 @@ def test_b30_client_gone_ends_the_upstream_call(
     if moment == "mid-stream":
         stream.until(b"hello")
     stream.close()
-    assert seen.peer_gone.wait(2)
+    assert seen.peer_gone.wait(most)
     (row,) = stack.settled(sandbox)
     assert row["outcome"] == "client_gone"
     assert row["estimated"] == 1

@@ -82,10 +82,20 @@ def test_the_proxy_environment_holds_no_broker_and_signs_nothing(
     assert importable(python, "daypass_proxy.app")
     for module in ("daypass_broker", "sqlalchemy", "starlette", "alembic", "daypass", "psycopg"):
         assert not importable(python, module), module
+    assert "pip install 'daypass-proxy[postgres]'" in problems(
+        python, "postgresql://db.test/daypass"
+    )
     ours = [p for p in (tmp_path / "env").rglob("*.py") if "daypass_" in str(p)]
     assert len(ours) > 30
     assert [p for p in ours if signs(p.read_text(encoding="utf-8"))] == []
     assert signs((ROOT / "broker/daypass_broker/signing.py").read_text(encoding="utf-8"))
+
+
+def problems(python: Path, database_url: str) -> str:
+    """What the proxy installed there says of its settings, given no more than this one."""
+    command = [str(python), "-I", "-m", "daypass_proxy", "check"]
+    environment = {"DAYPASS_DATABASE_URL": database_url}
+    return subprocess.run(command, env=environment, capture_output=True, text=True).stderr
 
 
 def signs(source: str) -> bool:

@@ -83,6 +83,14 @@ class RawStream:
         """Status line and headers."""
         return self.received.partition(b"\r\n\r\n")[0]
 
+    def header(self, name: str) -> str:
+        """One header of the answer; empty without it."""
+        for line in self.head.decode("latin-1").split("\r\n")[1:]:
+            key, _, value = line.partition(":")
+            if key.lower() == name:
+                return value.strip()
+        return ""
+
     @property
     def complete(self) -> bool:
         """The answer ended as HTTP says: last chunk seen, or all of its Content-Length."""

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.canary import CANARY
+from tests.servers.books import assert_books_right
+from tests.servers.postgres import PostgresServer, running
 from tests.servers.stack import Stack
 from tests.servers.stub import StubUpstream
 
@@ -35,16 +37,19 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def module_stack(folder: Path, module_stub: StubUpstream, keys: str) -> Iterator[Stack]:
     """The stack of the module."""
-    with Stack(folder, module_stub.url, keys) as running:
-        yield running
-    assert_ledger_holds(running)
+    with Stack(folder, module_stub.url, keys) as stack:
+        yield stack
 
 
 @pytest.fixture
-def stack(module_stack: Stack, module_stub: StubUpstream) -> Stack:
-    """The module's stack with a stub that has forgotten earlier tests."""
+def stack(module_stack: Stack, module_stub: StubUpstream) -> Iterator[Stack]:
+    """The module's stack with a stub that has forgotten earlier tests; its books are right after.
+
+    Also with calls under way: what is verified is one snapshot.
+    """
     module_stub.reset()
-    return module_stack
+    yield module_stack
+    assert_books_right(module_stack.database_url)
 
 
 @pytest.fixture
@@ -59,22 +64,28 @@ def make_stack(
 ) -> Iterator[Callable[..., Stack]]:
     """Start a stack with settings of the test's own; stopped at the end of the test."""
     module_stub.reset()
-    running: list[Stack] = []
+    started: list[Stack] = []
 
     def make(**fields: object) -> Stack:
         values = {"upstream_url": module_stub.url, "keys": keys} | fields
         made = Stack(tmp_path_factory.mktemp("own"), **values)  # type: ignore[arg-type]
-        running.append(made)
+        started.append(made)
         return made.__enter__()
 
     yield make
-    for made in running:
-        made.stop()
-        assert_ledger_holds(made)
+    for made in started:
+        made.__exit__()
 
 
-def assert_ledger_holds(stack: Stack) -> None:
-    """Every account equals the sum of its usage rows, to the nano-dollar."""
-    from daypass_proxy.ledger.verify import verify
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A real PostgreSQL server, started for the first test that asks."""
+    yield from running()
 
-    assert verify(stack.database) == []
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of an empty database of the test's own; its books are verified in the end."""
+    url = postgres_server.new_database()
+    yield url
+    postgres_server.drop_database(url)

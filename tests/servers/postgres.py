@@ -4,6 +4,7 @@ It listens on a Unix socket only. Run as root it switches to a user of its own, 
 be one that other users can enter.
 """
 
+import contextlib
 import importlib
 import shutil
 import tempfile
@@ -16,6 +17,8 @@ from uuid import uuid4
 
 import psycopg
 from sqlalchemy.engine import make_url
+
+from tests.servers.books import assert_books_right, holds_ledger
 
 
 class PostgresServer:
@@ -44,24 +47,64 @@ class PostgresServer:
         self._server.cleanup()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def kill(self) -> None:
+        """End the server as a power cut does: every process at once, without a word."""
+        psutil: Any = importlib.import_module("psutil")  # comes with the server's package
+        postmaster = psutil.Process(self._server.get_pid())
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, timeout=10)
+        # Where nobody reaps orphans, the server would take the dead one for another that runs.
+        (self._folder / "data" / "postmaster.pid").unlink()
+
+    def start(self) -> None:
+        """Start the server again; it recovers what was committed."""
+        self._server.ensure_postgres_running()
+
     @property
     def bin_path(self) -> Path:
         """Where this server's own programs are."""
         return Path(self._server.bin_path)
 
-    def new_database(self) -> str:
-        """Make an empty database and return its SQLAlchemy URL."""
+    def new_database(self, template: str | None = None) -> str:
+        """Make a database, empty or the copy of another one, and return its SQLAlchemy URL."""
         name = f"daypass_{uuid4().hex}"
+        copied = make_url(template).database if template else None
         with psycopg.connect(self._dsn(), autocommit=True) as conn:
-            conn.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
+            conn.execute(
+                psycopg.sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                    psycopg.sql.Identifier(name), psycopg.sql.Identifier(copied or "template1")
+                )
+            )
         url = self._root.set(drivername="postgresql+psycopg", database=name)
         return url.render_as_string(hide_password=False)
 
-    def drop_database(self, url: str) -> None:
-        """Drop a database, with whoever is still connected to it."""
+    def drop_database(self, url: str, *, booked: bool = True) -> None:
+        """Verify a database's books, unless it is `booked` by nobody, and drop it.
+
+        Fails also when the server ever had to break a deadlock there. Whoever is still connected is
+        thrown out.
+        """
+        if booked and holds_ledger(url):
+            assert_books_right(url)
+        assert self.deadlocks(url) == 0
         name = psycopg.sql.Identifier(make_url(url).database or "")
         with psycopg.connect(self._dsn(), autocommit=True) as conn:
             conn.execute(psycopg.sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+
+    def run(self, statement: str) -> None:
+        """Run one statement that is about the whole server."""
+        with psycopg.connect(self._dsn(), autocommit=True) as conn:
+            conn.execute(statement.encode())
+
+    def deadlocks(self, url: str) -> int:
+        """How many deadlocks the server has broken in a database."""
+        query = "SELECT deadlocks FROM pg_stat_database WHERE datname = %s"
+        with psycopg.connect(self._dsn()) as conn:
+            (count,) = conn.execute(query, (make_url(url).database,)).fetchone() or (0,)
+        return int(count)
 
     def _dsn(self) -> str:
         return self._root.set(drivername="postgresql").render_as_string(hide_password=False)

@@ -1,7 +1,8 @@
 """A whole daypass as real processes: one broker and one proxy over one database, for tests.
 
 The processes get an empty environment plus their settings, write their logs below the test's
-folder, and are stopped with SIGTERM; `kill_proxy()` and `restart_proxy()` serve the bad days.
+folder, and are stopped with SIGTERM; then the books must be right. The database is a SQLite file
+there unless a URL is given; `another_proxy()` puts more proxies on it.
 """
 
 import http.client
@@ -18,6 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import psycopg
+import psycopg.rows
+
+from tests.servers.books import assert_books_right
 from tests.servers.record import record
 from tests.support import eventually
 
@@ -85,9 +90,21 @@ def call(
         connection.close()
 
 
+def read(database_url: str, query: str, *values: object) -> list[dict[str, Any]]:
+    """Read rows of a database, as dictionaries; `?` stands for a value."""
+    if database_url.startswith("postgresql"):
+        dsn = database_url.replace("+psycopg", "")
+        with psycopg.connect(dsn, row_factory=psycopg.rows.dict_row) as connection:
+            return connection.execute(query.replace("?", "%s").encode(), values).fetchall()
+    path = database_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as reading:
+        reading.row_factory = sqlite3.Row
+        return [dict(row) for row in reading.execute(query, values)]
+
+
 @dataclass
 class Stack:
-    """One broker and one proxy; use as a context manager."""
+    """One broker and one proxy; a context manager. `database_url` names an empty database."""
 
     folder: Path
     upstream_url: str
@@ -96,10 +113,11 @@ class Stack:
     proxy_settings: Mapping[str, str] = field(default_factory=dict)
     broker_settings: Mapping[str, str] = field(default_factory=dict)
     admin_credential: str = ""
+    database_url: str = ""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.database = self.folder / "daypass.db"
+        self.database_url = self.database_url or f"sqlite:///{self.folder / 'daypass.db'}"
         self.proxy_socket = self.folder / "p.sock"
         self.broker_socket = self.folder / "b.sock"
         self.proxy_port, self.admin_port = free_port(), free_port()
@@ -113,7 +131,7 @@ class Stack:
         return {
             "PATH": os.defpath,
             "DAYPASS_ISSUER": self.proxy_url,
-            "DAYPASS_DATABASE_URL": f"sqlite:///{self.database}",
+            "DAYPASS_DATABASE_URL": self.database_url,
             "DAYPASS_LOG_LEVEL": "debug",
         }
 
@@ -153,8 +171,10 @@ class Stack:
             raise
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: object = None, *exc: object) -> None:
         self.stop()
+        if kind is None:
+            assert_books_right(self.database_url)
 
     def broker_command(self, *words: str) -> str:
         """Run one command of the broker and return what it printed."""
@@ -182,6 +202,14 @@ class Stack:
         """Start the proxy and wait until it is ready."""
         self._spawn("proxy", ["-m", "daypass_proxy", "serve"], self.proxy_environment)
         self._await_ready("proxy", self.proxy_url)
+
+    def another_proxy(self, name: str) -> str:
+        """Start a further proxy on the same database and return its origin."""
+        port = free_port()
+        environment = self.proxy_environment | {"DAYPASS_PROXY_LISTEN": f"127.0.0.1:{port}"}
+        self._spawn(name, ["-m", "daypass_proxy", "serve"], environment)
+        self._await_ready(name, f"http://127.0.0.1:{port}")
+        return f"http://127.0.0.1:{port}"
 
     def log(self, name: str) -> str:
         """What one process has logged so far."""
@@ -288,10 +316,8 @@ class Stack:
         return {row["kind"]: row["count"] for row in self.rows(query, subject)}
 
     def rows(self, query: str, *values: object) -> list[dict[str, Any]]:
-        """Read from the database without going through the services."""
-        with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as connection:
-            connection.row_factory = sqlite3.Row
-            return [dict(row) for row in connection.execute(query, values)]
+        """Read from the database without going through the services; `?` stands for a value."""
+        return read(self.database_url, query, *values)
 
     def settled(self, sandbox: Mapping[str, Any], count: int = 1) -> list[dict[str, Any]]:
         """The usage rows of one sandbox once there are `count` and all of them are settled."""

@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.servers.wire import json_answer, message_json, message_stream, sse_answer
@@ -32,6 +32,13 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """Take so many seconds, as a model does that writes."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Reset:
     """Break the connection with a TCP RST."""
 
@@ -46,8 +53,9 @@ class Stall:
     """Send nothing more until the peer goes away."""
 
 
-Step = Send | Wait | Reset | Close | Stall
+Step = Send | Wait | Pause | Reset | Close | Stall
 Script = Sequence[Step]
+Answering = Callable[["Recorded"], Script]
 
 
 @dataclass
@@ -79,7 +87,7 @@ class StubUpstream:
         self.requests: list[Recorded] = []
         self.connections = 0
         self._scripts: deque[Script] = deque()
-        self._always: Script | None = None
+        self._always: Answering | None = None
         self._gates: dict[str, threading.Event] = {}
         self._arrived = threading.Condition()
         self._loop = asyncio.new_event_loop()
@@ -96,9 +104,15 @@ class StubUpstream:
         """Answer the next requests with these scripts, in order."""
         self._scripts.extend(scripts)
 
-    def always(self, script: Script | None) -> None:
-        """Answer every request with this script; None brings back the normal answers."""
-        self._always = script
+    def always(self, script: Script | Answering | None) -> None:
+        """Answer every request with this script, or with what a function of the request returns.
+
+        None brings back the normal answers.
+        """
+        if script is None or callable(script):
+            self._always = script
+        else:
+            self._always = lambda _: script
 
     def release(self, name: str) -> None:
         """Open a gate that a script waits at."""
@@ -170,7 +184,7 @@ class StubUpstream:
             return [Send(json_answer(401, {"type": "error", "error": error}))]
         if self._scripts:
             return self._scripts.popleft()
-        return self._always if self._always is not None else normal_answer(recorded)
+        return (self._always or normal_answer)(recorded)
 
     async def _play(
         self,
@@ -188,6 +202,8 @@ class StubUpstream:
                     case Send(data):
                         writer.write(data)
                         await writer.drain()
+                    case Pause(seconds):
+                        await asyncio.sleep(seconds)
                     case Wait(name):
                         await self._wait(self._gate(name), recorded)
                     case Stall():

@@ -24,6 +24,7 @@ ROUTES: tuple[tuple[str, str, Work], ...] = (
     ("POST", "/v1/sandboxes", sandboxes.create),
     ("GET", "/v1/sandboxes", sandboxes.search),
     ("GET", "/v1/sandboxes/{id}", sandboxes.get),
+    ("PATCH", "/v1/sandboxes/{id}", sandboxes.limit),
     ("DELETE", "/v1/sandboxes/{id}", sandboxes.end),
     ("POST", "/v1/sandboxes/{id}/restore", sandboxes.restore),
     ("POST", "/v1/sandboxes/{id}/launch", sandboxes.replace_launch),

@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 from starlette.requests import ClientDisconnect, Request
@@ -42,10 +42,12 @@ _INCIDENTS = (Code.FORBIDDEN, Code.BEYOND_PROFILE, Code.NOT_FOUND)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a route answers; `body` is JSON."""
+    """What a route answers; `body` becomes JSON, text of another media type goes as it is."""
 
     body: object
     status: int = 200
+    media_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +195,11 @@ async def _read(request: Request) -> bytes:
 
 
 def _render(answer: Answer) -> Response:
-    data = json.dumps(answer.body, ensure_ascii=False, separators=(",", ":")).encode()
-    return Response(
-        data, answer.status, {"cache-control": "no-store"}, media_type="application/json"
-    )
+    text = answer.body
+    if not isinstance(text, str):
+        text = json.dumps(text, ensure_ascii=False, separators=(",", ":"))
+    headers = {"cache-control": "no-store", **answer.headers}
+    return Response(text.encode(), answer.status, headers, media_type=answer.media_type)
 
 
 def _problem_of(error: Exception) -> Problem:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from daypass_broker import report, times
+from typing import Any
+from urllib.parse import urlencode
+
+from daypass_broker import audit as trail
+from daypass_broker import csv_text, report, times
 from daypass_broker.admin.call import Answer, Call, take_limit
+from daypass_broker.audit import AuditFilter
 from daypass_broker.fields import Fields
-from daypass_broker.report import AuditFilter, UsageFilter
+from daypass_broker.report import Grouping, UsageFilter
+
+_FORMATS = ("json", "csv")
 
 
 def usage(call: Call) -> Answer:
-    """Show calls and their totals, or sums by `group_by`."""
+    """Show calls and their totals, or sums by `group_by`; as CSV the rows alone."""
     query = call.query()
     wanted = UsageFilter(
         tenant=call.tenant(query),
@@ -18,13 +25,19 @@ def usage(call: Call) -> Answer:
         since=_second(query, "since"),
         until=_second(query, "until"),
     )
-    group_by = query.text("group_by", choices=report.GROUPS)
+    by = _grouping(query)
     limit, after = take_limit(query), query.text("after")
+    as_csv = query.text("format", choices=_FORMATS) == "csv"
     query.done()
     with call.reading() as conn:
-        if group_by is not None:
-            return Answer(report.grouped(conn, wanted, group_by, limit=limit, after=after))
-        return Answer(report.usage(conn, wanted, limit=limit, after=after))
+        if by is not None:
+            found = report.grouped(conn, wanted, by, limit=limit, after=after)
+        else:
+            found = report.usage(conn, wanted, limit=limit, after=after)
+    if not as_csv:
+        return Answer(found)
+    columns = (by.field, *report.SUM_FIELDS) if by else report.CALL_FIELDS
+    return _csv(call, found, columns)
 
 
 def audit(call: Call) -> Answer:
@@ -36,7 +49,28 @@ def audit(call: Call) -> Answer:
     limit, after = take_limit(query), _number(query, "after")
     query.done()
     with call.reading() as conn:
-        return Answer(report.audit_events(conn, wanted, limit=limit, after=after))
+        return Answer(trail.search(conn, wanted, limit=limit, after=after))
+
+
+def _csv(call: Call, found: dict[str, Any], columns: tuple[str, ...]) -> Answer:
+    """A page as CSV; where the next one is stands in the header `link` (RFC 8288)."""
+    headers = {"content-disposition": 'attachment; filename="usage.csv"'}
+    if found["next"] is not None:
+        asked = [pair for pair in call.request.query_params.multi_items() if pair[0] != "after"]
+        target = urlencode([*asked, ("after", found["next"])])
+        headers["link"] = f'</v1/usage?{target}>; rel="next"'
+    body = csv_text.write(found["rows"], columns)
+    return Answer(body, media_type=csv_text.MEDIA_TYPE, headers=headers)
+
+
+def _grouping(query: Fields) -> Grouping | None:
+    text = query.text("group_by")
+    if text is None:
+        return None
+    try:
+        return Grouping.of(text)
+    except ValueError as error:
+        raise query.error("group_by", str(error)) from None
 
 
 def _second(query: Fields, name: str) -> int | None:

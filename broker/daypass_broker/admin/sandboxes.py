@@ -1,12 +1,26 @@
-"""`/v1/sandboxes`: registered, looked up, ended, restored, given a new launch credential.
+"""`/v1/sandboxes`: registered, looked up, limited, ended, restored, given a new launch credential.
 
 Everything is on record and committed before a launch credential is signed.
 """
 
 from __future__ import annotations
 
-from daypass_broker import handout, idempotency, revocation, sandbox, sandbox_request
+from typing import Any
+
+import sqlalchemy as sa
+
+from daypass_broker import (
+    account,
+    handout,
+    idempotency,
+    limits,
+    revocation,
+    sandbox,
+    sandbox_request,
+)
 from daypass_broker.admin.call import Answer, Call, take_limit
+from daypass_broker.fields import FieldError, Fields
+from daypass_core.claims import account_id
 
 _STATES = ("active", "expired", "ended", "revoked")
 
@@ -41,11 +55,23 @@ def search(call: Call) -> Answer:
 
 
 def get(call: Call) -> Answer:
-    """Show one sandbox and its account."""
+    """Show one sandbox, and every limit that its calls meet."""
     call.query().done()
     with call.reading() as conn:
         row = sandbox.get(conn, call.principal, call.id)
-    return Answer(handout.view(row, call.now))
+        return Answer(_with_limits(call, conn, row))
+
+
+def limit(call: Call) -> Answer:
+    """Change limits of a live sandbox."""
+    fields = Fields(call.json())
+    wanted = limits.read_changes(fields)
+    fields.done()
+    if not wanted:
+        raise FieldError("body", "must name at least one limit")
+    with call.acting(revocation.share_version) as act:
+        row = sandbox.limit(act, call.principal, call.id, wanted)
+        return Answer(_with_limits(call, act.conn, row))
 
 
 def end(call: Call) -> Answer:
@@ -70,3 +96,12 @@ def replace_launch(call: Call) -> Answer:
     with call.acting(revocation.share_version) as act:
         row = sandbox.replace_launch(act, call.principal, call.id)
     return Answer(handout.handout(call.services, row, call.now), 201)
+
+
+def _with_limits(call: Call, conn: sa.Connection, row: sa.Row[Any]) -> dict[str, object]:
+    return {
+        **handout.view(row, call.now),
+        **account.terms(conn, row.id, row.tenant).document(),
+        "limits": account.states(conn, account_id(row.id)),
+        "tenant_limits": account.states(conn, account.tenant_id(row.tenant)),
+    }

@@ -1,7 +1,8 @@
-"""The ledger: admits calls against a budget and books what they cost, exactly once.
+"""The ledger: admits calls against budgets and rates, and books what they cost, exactly once.
 
-Place in the flow: `admit` reserves before the upstream sees a byte, `relay` extends and settles.
-This file holds the values and the seam (`Ledger`); `ledger.sqlite` is the store behind it.
+Place in the flow: `admit` reserves before the upstream sees a byte, `relay` extends, `attempt`
+settles. This file holds the values and the seam (`Ledger`); the decisions are pure and stand in
+`account` and `book`, the stores behind them are SQLite and Postgres.
 All money is integer nano-dollars; there is no float on this side of the price table.
 """
 
@@ -13,34 +14,81 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from daypass_proxy.ledger.usage import Pass, Usage
+
+__all__ = [
+    "MAX_NANO",
+    "Balance",
+    "Hold",
+    "Ledger",
+    "LedgerRefused",
+    "LedgerUnavailable",
+    "Limit",
+    "LimitState",
+    "Outcome",
+    "Pass",
+    "Policy",
+    "Reason",
+    "Reports",
+    "Reservation",
+    "Reserved",
+    "Settlement",
+    "Terms",
+    "Usage",
+    "check_amount",
+]
+
 MAX_NANO = 10**18
 """Largest amount of one call: a thousand million dollars, far inside a 64-bit column.
 
 SQLite turns an integer overflow silently into a float, so an amount that could ever lead
 there is refused before it becomes a row.
 """
+MAX_TOKENS = 10**12
+"""Largest number of tokens of one call."""
 
 
-class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one upstream attempt, as the provider counts them.
+class Policy(StrEnum):
+    """What becomes of a call that may need more than is left."""
 
-    `None` means that the provider said nothing; `0` means that it said zero. As on the wire,
-    `input_tokens` excludes the cache figures; `cache_creation_input_tokens` is the total of all
-    cache writes and `cache_creation_1h_input_tokens` the part of it that lives one hour.
+    CUTOFF = "cutoff"  # streams start with little held, are extended, and cut when refused
+    CLAMP = "clamp"  # max_tokens is lowered to what is left
+    REJECT = "reject"  # the whole call is held from the start, or refused
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How the calls of an account are held; the leaf's own columns, else its parents', else these.
+
+    `drain_ms` and `drain_tokens` bound how long, and for how many output tokens, an answer is read
+    to its end after its client has gone.
     """
 
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_creation_1h_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
+    policy: Policy = Policy.CUTOFF
+    drain_ms: int = 2_000
+    drain_tokens: int = 500
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """An amount held: nano-dollars and tokens. Raises ValueError out of range."""
+
+    nano: int = 0
+    tokens: int = 0
+
+    def __post_init__(self) -> None:
+        check_amount("nano", self.nano)
+        if type(self.tokens) is not int or not 0 <= self.tokens <= MAX_TOKENS:
+            raise ValueError(f"tokens must be an integer of 0 to {MAX_TOKENS}")
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """What one upstream attempt may cost at most; becomes the open usage row.
+    """What one upstream attempt may cost; becomes the open usage row.
 
-    `usage_id` is the caller's (`req_…`), unique per attempt. Raises ValueError for an amount
-    outside 0 … `MAX_NANO`.
+    `usage_id` is the caller's (`req_…`), unique per attempt. `account` is the leaf: its parents are
+    found from it, and all of them are held or none. `base` is what the call may use whatever it
+    writes: its input ceiling and fees. Each output token holds `output_nano` nano-dollars and one
+    token more; the ledger holds between `output_least` and `output_most` of them, as the account's
+    policy and what is left say. Raises ValueError for an amount out of range.
     """
 
     usage_id: str
@@ -54,36 +102,87 @@ class Reservation(msgspec.Struct, frozen=True):
     endpoint: str
     model: str
     stream: bool
-    amount_nano: int
+    base: Hold
+    output_least: int = 0
+    output_most: int = 0
+    output_nano: int = 0
 
     def __post_init__(self) -> None:
-        check_amount("amount_nano", self.amount_nano)
+        if not 0 <= self.output_least <= self.output_most:
+            raise ValueError("output_least must be at most output_most")
+        self.hold(self.output_most)
+
+    def hold(self, output_tokens: int) -> Hold:
+        """Return what is held with so many output tokens."""
+        nano = self.base.nano + output_tokens * self.output_nano
+        return Hold(nano, self.base.tokens + output_tokens)
+
+
+class Limit(StrEnum):
+    """The limits an account may have, each with a counter of its own."""
+
+    BUDGET = "budget"  # nano-dollars, for the account's life
+    TOKENS = "tokens"  # tokens, for the account's life
+    DAY = "day"  # nano-dollars, per day of the tenant's time zone
+    MONTH = "month"  # nano-dollars, per month of the tenant's time zone
+    RPM = "rpm"  # calls admitted in any 60 s
+    TPM = "tpm"  # tokens settled in any 60 s, and those held
+    CONCURRENCY = "concurrency"  # open calls
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """One limit of one account as it stands; `ceiling`, `used` and `held` in the limit's unit.
+
+    `resets_at` is when the window ends (DAY, MONTH), or when the oldest part of the minute is over
+    (RPM, TPM), in epoch milliseconds; None where nothing comes back by itself.
+    """
+
+    limit: Limit
+    account: str
+    ceiling: int
+    used: int
+    held: int
+    resets_at: int | None = None
+
+    @property
+    def left(self) -> int:
+        """What is neither used nor held."""
+        return max(self.ceiling - self.used - self.held, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """An admitted call: the usage row is durable; `remaining_nano` is None without a ceiling."""
+    """An admitted call: the usage row is durable.
+
+    `output_tokens` is how many are held; `limits` are all limits of the call's accounts, the leaf's
+    first, as they stand with this call in them.
+    """
 
     usage_id: str
-    remaining_nano: int | None
+    output_tokens: int = 0
+    terms: Terms = Terms()
+    limits: tuple[LimitState, ...] = ()
 
 
-Reason = Literal["exhausted", "held", "unknown_account", "overloaded"]
+Reason = Literal["exhausted", "held", "rate", "unknown_account", "overloaded"]
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRefused:
-    """A refused reservation and the account as it stood.
+    """A refused reservation, and the limit that was in the way.
 
-    `exhausted`: even with every hold given back the call would not fit (402). `held`: it would
-    fit once calls in flight settle (429). `overloaded`: too many reservations of this sandbox
-    wait already (429); its figures are zero, as is `unknown_account`'s.
+    `exhausted`: even with every hold given back the call would not fit before `state.resets_at`
+    (402). `held`: it would fit once calls in flight settle (429); so is CONCURRENCY. `rate`: RPM or
+    TPM (429). `overloaded`: too many reservations of this sandbox wait already (429).
+    `retry_ms` is when it may fit, in milliseconds from now, where that is known. `wanted` is the
+    least the call needs in the limit's unit.
     """
 
     reason: Reason
-    ceiling_nano: int = 0
-    spent_nano: int = 0
-    reserved_nano: int = 0
+    state: LimitState | None = None
+    wanted: int = 0
+    retry_ms: int | None = None
 
 
 class Outcome(StrEnum):
@@ -94,6 +193,7 @@ class Outcome(StrEnum):
     UPSTREAM_BROKEN = "upstream_broken"
     UPSTREAM_REFUSED = "upstream_refused"  # 4xx or 5xx, nothing billed
     UNREACHABLE = "unreachable"
+    CUT_BUDGET = "cut_budget"  # an extension was refused
     CUT_REVOKED = "cut_revoked"
     CUT_STALE = "cut_stale"
     CUT_TOO_LONG = "cut_too_long"
@@ -122,10 +222,14 @@ class Settlement(msgspec.Struct, frozen=True):
 class Balance:
     """An account as committed. `overdraft_nano` is the part of `spent_nano` beyond the holds."""
 
-    ceiling_nano: int | None
+    account: str
     spent_nano: int
     reserved_nano: int
     overdraft_nano: int
+    tokens_spent: int
+    tokens_reserved: int
+    open_calls: int
+    limits: tuple[LimitState, ...] = ()
 
 
 class Reports(Protocol):
@@ -154,15 +258,22 @@ class Ledger(Protocol):
         """How many operations wait for the next transaction."""
 
     async def reserve(self, reservation: Reservation) -> Reserved | LedgerRefused:
-        """Hold `amount_nano` and write the open usage row, both durably or neither.
+        """Hold the call in all its accounts and write the open usage row, or do nothing.
 
         Raises LedgerUnavailable. A caller that is cancelled while waiting leaves no hold behind.
         """
 
-    async def extend(self, usage_id: str, amount_nano: int) -> bool:
-        """Add to the hold of an open row; False when the ceiling is in the way or it is closed.
+    async def extend(self, usage_id: str, more: Hold) -> bool:
+        """Add to the hold of an open row; False when a limit is in the way or it is closed.
 
-        A negative amount gives a part of the hold back. Raises LedgerUnavailable.
+        Raises LedgerUnavailable.
+        """
+
+    def release(self, usage_id: str, part: Hold) -> None:
+        """Give a part of the hold of an open row back, soon and without an answer.
+
+        More than is held gives all of it back. Lost when the store is gone: the settlement frees
+        whatever is held then.
         """
 
     async def settle(self, settlement: Settlement) -> None:

@@ -11,7 +11,7 @@ import logging
 
 from daypass_core.clock import Clock
 from daypass_core.log import event, get_logger
-from daypass_proxy.ledger.statements import Book
+from daypass_proxy.ledger.store import Row, Transaction
 
 REAPED_AT_ONCE = 200
 """Rows settled in one transaction at most, so that calls do not wait for a long one."""
@@ -23,6 +23,7 @@ class Leases:
     """The open rows of this worker, and when to look after them. Used by the writer thread only."""
 
     def __init__(self, clock: Clock, lease_seconds: float) -> None:
+        self.lease_ms = round(lease_seconds * 1000)
         self._clock = clock
         self._every = lease_seconds / 3
         self._next = clock.monotonic()
@@ -44,14 +45,19 @@ class Leases:
         """Try again only after another third of the lease."""
         self._next = self._clock.monotonic() + self._every
 
-    def look_after(self, book: Book) -> None:
-        """Renew our rows, then settle what others left behind, in this order.
+    def look_after(self, transaction: Transaction) -> list[Row]:
+        """Renew our rows, then return what others left behind to be reaped, in this order.
 
         Renewing first keeps a worker that was stopped for longer than its lease from reaping
         calls of its own that are still running.
         """
-        book.renew(self._open)
-        reaped = book.reap(REAPED_AT_ONCE)
+        now_ms = int(self._clock.now() * 1000)
+        if self._open:
+            transaction.renew(self._open, now_ms + self.lease_ms)
+        return transaction.expired(now_ms, REAPED_AT_ONCE)
+
+    def looked_after(self, reaped: int) -> None:
+        """Note that a round is durable, in which so many rows were reaped."""
         if reaped:
             event(log, "leases_reaped", level=logging.WARNING, rows=reaped)
         if reaped < REAPED_AT_ONCE:

@@ -1,212 +1,220 @@
-"""The ledger on one SQLite file: the asynchronous face of the writer thread."""
+"""The ledger's store on one SQLite file, which several processes may write in turn.
+
+Place in the flow: the writer holds one `SqliteStore` and the file's one write lock for each batch.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
+import json
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
-from daypass_core.clock import Clock
-from daypass_proxy.ledger import (
-    MAX_NANO,
-    Balance,
-    LedgerRefused,
-    LedgerUnavailable,
-    Reports,
-    Reservation,
-    Reserved,
-    Settlement,
+from daypass_proxy.ledger.account import COLUMNS, WRITTEN, Account
+from daypass_proxy.ledger.store import (
+    CHAIN_LENGTH,
+    OPENED,
+    RESIZED,
+    ROW,
+    SCHEMA,
+    SETTLED,
+    BatchFailed,
+    Changes,
+    Row,
+    StoreFailed,
 )
-from daypass_proxy.ledger.operations import (
-    Extend,
-    LookAfter,
-    Operation,
-    Queue,
-    Read,
-    Reserve,
-    Settle,
+
+# What a wrong statement or value raises; anything else of sqlite3 is the store failing.
+_OURS: Final = (
+    sqlite3.IntegrityError,
+    sqlite3.ProgrammingError,
+    sqlite3.InterfaceError,
+    sqlite3.DataError,
 )
-from daypass_proxy.ledger.reaper import Leases
-from daypass_proxy.ledger.store import connect
-from daypass_proxy.ledger.writer import Answer, Writer, nothing_spent
-
-MAX_WAITING = 64
-"""Reservations of one sandbox that may wait at a time; one more is refused as overloaded."""
+_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-class SqliteLedger:
-    """A `Ledger` in a migrated SQLite file, which other processes may write too.
+# What is put into the statements below are our own constants, never a value.
+# ruff: noqa: S608
+def _update(table: str, columns: Sequence[str], more: str = "") -> str:
+    *changed, key = (f"{name} = ?" for name in columns)
+    return f"UPDATE {table} SET {more}{', '.join(changed)} WHERE {key}"
 
-    Made by `open`; belongs to the event loop it was opened in.
+
+_LISTED: Final = "id IN (SELECT value FROM json_each(?))"
+_ROWS: Final = f"SELECT {', '.join(ROW)} FROM usage WHERE {_LISTED}"
+_EXPIRED: Final = (
+    f"SELECT {', '.join(ROW)} FROM usage WHERE state = 'open' AND lease_until <= ? LIMIT ?"
+)
+_ACCOUNTS: Final = f"SELECT {', '.join(COLUMNS)} FROM account WHERE {_LISTED}"
+_CHAINS: Final = f"""
+WITH RECURSIVE up (leaf, id, parent, height) AS (
+    SELECT id, id, parent, 1 FROM account WHERE {_LISTED}
+    UNION ALL
+    SELECT up.leaf, account.id, account.parent, up.height + 1
+    FROM up JOIN account ON account.id = up.parent WHERE up.height < {CHAIN_LENGTH}
+)
+SELECT leaf, id FROM up ORDER BY leaf, height
+"""
+_RENEW: Final = f"UPDATE usage SET lease_until = ? WHERE state = 'open' AND {_LISTED}"
+_OPEN: Final = (
+    f"INSERT INTO usage (state, {', '.join(OPENED)}) VALUES ('open'{', ?' * len(OPENED)})"
+)
+_RESIZE: Final = _update("usage", RESIZED)
+_SETTLE: Final = _update("usage", SETTLED, "state = 'settled', ")
+_BOOK: Final = _update("account", WRITTEN)
+_COUNT: Final = """
+INSERT INTO incident (subject, kind, minute, count) VALUES (?, ?, ?, ?)
+ON CONFLICT (subject, kind, minute) DO UPDATE SET count = count + excluded.count
+"""
+
+
+class SqliteStore:
+    """A `Store` in a migrated SQLite file. Raises StoreFailed for any other.
+
+    `busy_seconds` is how long a lock of another process is waited for.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        worker: str,
-        clock: Clock,
-        lease_seconds: float,
-        busy_seconds: float,
-        reports: Reports | None = None,
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._clock = clock
-        self._queue = Queue()
-        self._leases = Leases(clock, lease_seconds)
-        self._waiting: dict[str, int] = {}
-        self._reports = reports
-        # A store that hangs, instead of failing, must not keep a call for longer than a lock does.
-        self._longest_wait = busy_seconds + 1.0
-        self._writer = Writer(
-            self._queue,
-            self._leases,
-            open_store=partial(connect, path, busy_seconds),
-            deliver=self._deliver_soon,
-            clock=clock,
-            worker=worker,
-            lease_seconds=lease_seconds,
-            reports=reports,
+    def __init__(self, path: Path | str, busy_seconds: float = 5.0) -> None:
+        self._connection = connect(Path(path), busy_seconds)
+
+    def begin(self, *, reading: bool = False, patient: bool = True) -> SqliteTransaction:
+        """See `Store.begin`. One lock is for the whole file, so patience makes no difference."""
+        try:
+            self._connection.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise _failure(error) from error
+        return SqliteTransaction(self._connection)
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._connection.close()
+
+
+class SqliteTransaction:
+    """A `Transaction` that holds the write lock of the file, or reads one snapshot of it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def rows(self, usage_ids: Collection[str]) -> list[Row]:
+        """See `Transaction.rows`."""
+        return [Row(*row) for row in self._run(_ROWS, _listed(usage_ids))]
+
+    def renew(self, usage_ids: Collection[str], lease_until: int) -> None:
+        """See `Transaction.renew`."""
+        self._run(_RENEW, lease_until, _listed(usage_ids))
+
+    def expired(self, now_ms: int, limit: int) -> list[Row]:
+        """See `Transaction.expired`."""
+        return [Row(*row) for row in self._run(_EXPIRED, now_ms, limit)]
+
+    def chains(self, leaves: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """See `Transaction.chains`."""
+        found: dict[str, tuple[str, ...]] = {}
+        for leaf, account in self._run(_CHAINS, _listed(leaves)):
+            found[leaf] = (*found.get(leaf, ()), account)
+        return found
+
+    def accounts(self, account_ids: Collection[str]) -> list[Account]:
+        """See `Transaction.accounts`."""
+        return [Account(*row) for row in self._run(_ACCOUNTS, _listed(account_ids))]
+
+    def commit(self, changes: Changes) -> None:
+        """See `Transaction.commit`. A statement runs once per row, which costs no round trip."""
+        with _translated():
+            for statement, rows in (
+                (_OPEN, changes.opened),
+                (_RESIZE, changes.resized),
+                (_SETTLE, changes.settled),
+                (_BOOK, changes.accounts),
+                (_COUNT, changes.incidents),
+            ):
+                if rows:
+                    self._connection.executemany(statement, rows)
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _failure(error, doubtful=True) from error
+
+    def roll_back(self) -> None:
+        """See `Transaction.roll_back`."""
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._connection.close()
+
+    def _run(self, statement: str, *values: object) -> list[Any]:
+        with _translated():
+            # fetchall: an unfinished statement would make the commit fail.
+            return self._connection.execute(statement, values).fetchall()
+
+
+def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
+    """Open a migrated database for writing, with every commit durable on disk.
+
+    Raises StoreFailed for a file that is missing, of another schema, or not in WAL mode.
+    """
+    try:
+        # mode=rw: a missing file is a mistake to report, not a database to create.
+        connection = sqlite3.connect(
+            f"file:{quote(str(path))}?mode=rw", uri=True, timeout=busy_seconds, isolation_level=None
         )
+    except sqlite3.Error as error:
+        raise StoreFailed(f"no database at {path}; start the broker first ({error})") from error
+    try:
+        _prepare(connection, path)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise _failure(error) from error
+        raise
+    return connection
 
-    @classmethod
-    async def open(
-        cls,
-        path: Path | str,
-        worker: str,
-        clock: Clock,
-        lease_seconds: float,
-        *,
-        busy_seconds: float = 5.0,
-        reports: Reports | None = None,
-    ) -> SqliteLedger:
-        """Start the writer, and settle what a crashed worker left with an expired lease.
 
-        `worker` names this process in its rows. `clock` must be readable: a `StoreClock` needs its
-        first `set` before. `busy_seconds` is how long a lock of another process is waited for.
-        Raises LedgerUnavailable when the file is missing, locked or of another schema.
-        """
-        ledger = cls(Path(path), worker, clock, lease_seconds, busy_seconds, reports)
-        ledger._writer.start()
-        try:
-            await ledger.look_after_leases()
-        except BaseException:
-            await ledger.close()
-            raise
-        return ledger
+def _listed(ids: Collection[str]) -> str:
+    return json.dumps(list(ids))
 
-    @property
-    def ready(self) -> bool:
-        """See `Ledger.ready`. A store that fails is tried again by the writer itself."""
-        return self._writer.unavailable is None
 
-    @property
-    def waiting(self) -> int:
-        """See `Ledger.waiting`."""
-        return self._queue.size
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise StoreFailed or BatchFailed for what sqlite3 raises, and for what no row can hold."""
+    try:
+        yield
+    except (*_OURS, UnicodeError, OverflowError) as error:
+        raise BatchFailed(f"no row can hold this: {error}", locked=False) from error
+    except sqlite3.Error as error:
+        raise _failure(error) from error
 
-    async def reserve(self, reservation: Reservation) -> Reserved | LedgerRefused:
-        """See `Ledger.reserve`. Raises ValueError for a usage id that was used before."""
-        sandbox = reservation.sandbox
-        waiting = self._waiting.get(sandbox, 0)
-        if waiting >= MAX_WAITING:
-            return LedgerRefused("overloaded")
-        self._waiting[sandbox] = waiting + 1
-        began = self._clock.monotonic()
-        try:
-            answer: Reserved | LedgerRefused = await self._admission(reservation)
-            if self._reports is not None:
-                self._reports.admission_answered(self._clock.monotonic() - began)
-            return answer
-        finally:
-            self._waiting[sandbox] -= 1
-            if not self._waiting[sandbox]:
-                del self._waiting[sandbox]
 
-    async def extend(self, usage_id: str, amount_nano: int) -> bool:
-        """See `Ledger.extend`. Raises ValueError for an amount beyond ±`MAX_NANO`."""
-        if type(amount_nano) is not int or abs(amount_nano) > MAX_NANO:
-            raise ValueError(f"amount_nano must be an integer within {MAX_NANO} nano-dollars")
-        granted: bool = await self._ask(Extend(usage_id=usage_id, amount_nano=amount_nano))
-        return granted
+def _failure(error: sqlite3.Error, *, doubtful: bool = False) -> StoreFailed:
+    """Translate an error of the store; a lock that another process holds breaks nothing."""
+    busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
+    return StoreFailed(f"the ledger's store fails: {error}", doubtful=doubtful, broken=not busy)
 
-    async def settle(self, settlement: Settlement) -> None:
-        """See `Ledger.settle`. Raises LedgerUnavailable after `close` alone."""
-        operation = Settle(settlement=settlement)
-        if self._writer.unavailable:
-            self._queue.put(operation)
-            return
-        operation.future = self._loop.create_future()
-        self._queue.put(operation)
-        await operation.future
 
-    async def balance(self, account: str) -> Balance | None:
-        """See `Ledger.balance`."""
-        balance: Balance | None = await self._ask(Read(account=account))
-        return balance
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    schema = _schema(connection)
+    if schema != SCHEMA:
+        raise StoreFailed(
+            f"the database at {path} has schema {schema or 'none'}, this proxy needs {SCHEMA}; "
+            "run `python -m daypass_migrations upgrade` and proxy and broker of one version"
+        )
+    if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
+        raise StoreFailed(f"the file system of {path} cannot do WAL; put it on a local disk")
+    # FULL: a commit that was answered survives a power cut, not only the end of the process.
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA trusted_schema = OFF")
 
-    def count(self, subject: str, kind: str) -> None:
-        """See `Ledger.count`."""
-        self._queue.count({(subject, kind, int(self._clock.now()) // 60): 1})
 
-    async def look_after_leases(self) -> None:
-        """Renew our leases and reap expired ones now; the writer does so every lease/3 itself.
-
-        Raises LedgerUnavailable.
-        """
-        await self._ask(LookAfter(leases=self._leases))
-
-    async def close(self) -> None:
-        """See `Ledger.close`. Takes about 6 s when the store is gone, longer when it is locked."""
-        self._queue.close()
-        await asyncio.to_thread(self._writer.join)
-
-    async def _admission(self, reservation: Reservation) -> Any:
-        operation = Reserve(reservation=reservation)
-        try:
-            return await self._ask(operation)
-        except (LedgerUnavailable, asyncio.CancelledError):
-            self._reclaim(operation.future)
-            raise
-
-    async def _ask(self, operation: Operation) -> Any:
-        if self._writer.unavailable:
-            raise LedgerUnavailable(self._writer.unavailable)
-        operation.future = self._loop.create_future()
-        self._queue.put(operation)
-        try:
-            async with asyncio.timeout(self._longest_wait):
-                return await operation.future
-        except TimeoutError as error:
-            raise LedgerUnavailable("the ledger did not answer in time") from error
-
-    def _deliver_soon(self, answers: list[Answer]) -> None:
-        """Hand the answers of a batch to the loop; called in the writer thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._deliver, answers)
-        except RuntimeError:
-            return  # the loop is closed, so nobody waits any more
-
-    def _deliver(self, answers: list[Answer]) -> None:
-        for future, result in answers:
-            if future.done():  # cancelled: the caller has gone
-                self._give_back(result)
-            elif isinstance(result, BaseException):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-    def _reclaim(self, future: asyncio.Future[Any] | None) -> None:
-        """Undo an answer that came after its caller had been told to stop waiting."""
-        if future is None or not future.done() or future.cancelled():
-            return
-        if future.exception() is None:
-            self._give_back(future.result())
-
-    def _give_back(self, result: object) -> None:
-        """Free the hold of a call whose caller went while it was being admitted."""
-        if isinstance(result, Reserved):
-            try:
-                self._queue.put(Settle(settlement=nothing_spent(result.usage_id)))
-            except LedgerUnavailable:
-                return  # closing: the row's lease runs out
+def _schema(connection: sqlite3.Connection) -> str | None:
+    tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'")
+    if tables.fetchone() is None:
+        return None
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    return str(row[0]) if row else None

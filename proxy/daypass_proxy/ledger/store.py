@@ -1,26 +1,120 @@
-"""Opens the SQLite file for the ledger's writer, and says what its errors mean."""
+"""What the ledger needs of a database: to load what a batch touches, locked, and to write it whole.
+
+Place in the flow: the writer opens a `Store` in its own thread and begins one `Transaction` per
+batch. What the batch does is decided between loading and writing, in Python, by `book`; a store
+only moves rows. `sqlite` and `postgres` each hold one.
+"""
 
 from __future__ import annotations
 
-import sqlite3
-from pathlib import Path
-from urllib.parse import quote
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
-SCHEMA = "0001"
-"""The schema the statements here were written for: the head of the migrations."""
+import msgspec
 
-# What a wrong statement or value raises; anything else of sqlite3 is the store failing.
-_OURS = (
-    sqlite3.IntegrityError,
-    sqlite3.ProgrammingError,
-    sqlite3.InterfaceError,
-    sqlite3.DataError,
+from daypass_proxy.ledger.account import Account
+
+SCHEMA: Final = "0002"
+"""The schema that the statements of both stores were written for: the head of the migrations."""
+
+CHAIN_LENGTH: Final = 8
+"""Accounts of one chain at most, so that a wrong parent cannot make a store go round for ever."""
+
+
+class Row(msgspec.Struct, array_like=True):
+    """A usage row as far as it decides anything, a field per column, in the order of `ROW`.
+
+    `accounts` are the ids of the accounts that it is booked in, the leaf first, one space between
+    them. `estimated` is 0 or 1.
+    """
+
+    id: str
+    state: str
+    accounts: str
+    reserved_nano: int
+    reserved_tokens: int
+    cost_nano: int | None
+    tokens: int | None
+    outcome: str | None
+    estimated: int
+    settled_at: int | None
+
+
+ROW: Final = Row.__struct_fields__
+"""The columns of `usage` that are read, in the order of the fields."""
+
+OPENED: Final = (
+    "id",
+    "attempt",
+    "account",
+    "accounts",
+    "tenant",
+    "sandbox",
+    "grant_id",
+    "token_id",
+    "provider",
+    "endpoint",
+    "model",
+    "stream",
+    "reserved_nano",
+    "reserved_tokens",
+    "worker",
+    "lease_until",
+    "started_at",
 )
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+"""The columns of a new usage row; its state is `open`, the rest is NULL or its default."""
+
+RESIZED: Final = ("reserved_nano", "reserved_tokens", "id")
+"""The columns of a row whose hold has changed; the last one says which row."""
+
+SETTLED: Final = (
+    "reserved_nano",
+    "reserved_tokens",
+    "cost_nano",
+    "tokens",
+    "input_tokens",
+    "output_tokens",
+    "cache_creation_input_tokens",
+    "cache_creation_1h_input_tokens",
+    "cache_read_input_tokens",
+    "thinking_tokens",
+    "web_search_requests",
+    "service_tier",
+    "speed",
+    "inference_geo",
+    "passes",
+    "outcome",
+    "estimated",
+    "http_status",
+    "upstream_request_id",
+    "settled_at",
+    "id",
+)
+"""The columns of a row that becomes `settled`, or is corrected; the last one says which row."""
+
+Values = tuple[object, ...]
+"""A row to be written: integers, text and None alone."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """All that a batch writes: each list is one statement, each tuple one row of it.
+
+    The tuples have the columns `OPENED`, `RESIZED`, `SETTLED` and `account.WRITTEN`; no row is in
+    two of the lists, and none twice in one. `incidents` are (subject, kind, minute, how many more),
+    to be added to what is there. Accounts and incidents are in the order of their keys.
+    """
+
+    opened: list[Values] = field(default_factory=list)
+    resized: list[Values] = field(default_factory=list)
+    settled: list[Values] = field(default_factory=list)
+    accounts: list[Values] = field(default_factory=list)
+    incidents: list[tuple[str, str, int, int]] = field(default_factory=list)
 
 
 class StoreFailed(Exception):
-    """The store did not do it. `doubtful`: it may have, as the commit itself failed.
+    """The store cannot be written now. `doubtful`: the commit itself failed, so it may have been.
 
     `broken`: the connection is not to be used again.
     """
@@ -31,57 +125,65 @@ class StoreFailed(Exception):
         self.broken = broken
 
 
-def connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
-    """Open a migrated database for writing, with every commit durable on disk.
+class BatchFailed(Exception):
+    """Nothing of the batch was written, because of a part of it; its other parts may pass.
 
-    Raises StoreFailed for a file that is missing, of another schema, or not in WAL mode.
+    `locked`: another process holds a row that the batch needs, or the two waited for each other, so
+    that the same part may pass later. Otherwise a value is one that no row can hold.
     """
-    try:
-        # mode=rw: a missing file is a mistake to report, not a database to create.
-        connection = sqlite3.connect(
-            f"file:{quote(str(path))}?mode=rw", uri=True, timeout=busy_seconds, isolation_level=None
-        )
-    except sqlite3.Error as error:
-        raise StoreFailed(f"no database at {path}; start the broker first ({error})") from error
-    try:
-        _prepare(connection, path)
-    except BaseException as error:
-        connection.close()
-        if isinstance(error, sqlite3.Error):
-            raise failure(error) from error
-        raise
-    return connection
+
+    def __init__(self, message: str, *, locked: bool) -> None:
+        super().__init__(message)
+        self.locked = locked
 
 
-def failure(error: sqlite3.Error, *, doubtful: bool = False) -> StoreFailed:
-    """Translate an error of the store; a lock that another process holds breaks nothing."""
-    busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
-    return StoreFailed(f"the ledger's store fails: {error}", doubtful=doubtful, broken=not busy)
+class Transaction(Protocol):
+    """One batch. The methods are called in the order they stand in, those that are needed.
+
+    Each raises StoreFailed, or BatchFailed; after either, `roll_back` is called.
+    """
+
+    def rows(self, usage_ids: Collection[str]) -> list[Row]:
+        """Load usage rows, locked in the order of their ids; one that is missing is left out."""
+
+    def renew(self, usage_ids: Collection[str], lease_until: int) -> None:
+        """Move the leases of those rows that are open; one locked elsewhere is skipped."""
+
+    def expired(self, now_ms: int, limit: int) -> list[Row]:
+        """Load up to `limit` open rows whose lease is over at `now_ms`, locked.
+
+        One that another process holds is skipped: it is being settled there.
+        """
+
+    def chains(self, leaves: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Return the ids of each account and its parents, from it upwards, without a lock.
+
+        An account that does not exist is left out. At most `CHAIN_LENGTH` ids are followed.
+        """
+
+    def accounts(self, account_ids: Collection[str]) -> list[Account]:
+        """Load accounts, locked in the order of their ids unless the transaction only reads."""
+
+    def commit(self, changes: Changes) -> None:
+        """Write the changes and make them durable, each kind in one statement."""
+
+    def roll_back(self) -> None:
+        """Undo everything. Raises nothing: a connection that cannot is closed by the store."""
 
 
-def is_failure(error: BaseException) -> bool:
-    """Whether an exception means that the store fails, not that a statement was wrong."""
-    return isinstance(error, sqlite3.Error) and not isinstance(error, _OURS)
+class Store(Protocol):
+    """One connection, used by the writer's thread alone."""
+
+    def begin(self, *, reading: bool = False, patient: bool = True) -> Transaction:
+        """Begin a transaction. Raises StoreFailed.
+
+        `reading`: nothing will be locked or written. `patient`: a lock that another process holds
+        is waited for as long as the store was told to; otherwise for some milliseconds.
+        """
+
+    def close(self) -> None:
+        """Let go of the database. Raises nothing."""
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    schema = _schema(connection)
-    if schema != SCHEMA:
-        raise StoreFailed(
-            f"the database at {path} has schema {schema or 'none'}, this proxy needs {SCHEMA}; "
-            "run `python -m daypass_migrations upgrade` and proxy and broker of one version"
-        )
-    if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
-        raise StoreFailed(f"the file system of {path} cannot do WAL; put it on a local disk")
-    # FULL: a commit that was answered survives a power cut, not only the end of the process.
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA trusted_schema = OFF")
-
-
-def _schema(connection: sqlite3.Connection) -> str | None:
-    tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'")
-    if tables.fetchone() is None:
-        return None
-    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    return str(row[0]) if row else None
+OpenStore = Callable[[], Store]
+"""Connects to a migrated database, in the writer's thread. Raises StoreFailed."""

@@ -1,27 +1,45 @@
-"""Recompute every account from its usage rows: `python -m daypass_proxy.ledger.verify PATH`.
+"""Recompute every account from the usage rows: `python -m daypass_proxy verify`.
 
 The accounts are running sums, kept by the same transactions that write the rows. This is the check
-that they are right, to the nano-dollar; it reads one snapshot and may run beside everything else.
+that they are right, to the nano-dollar. It reads one snapshot, row by row, and may run beside
+everything else; what it keeps in memory are the accounts.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import sys
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 from urllib.parse import quote
 
-_SUMMED = ("spent_nano", "reserved_nano", "overdraft_nano")
-_ACCOUNTS = "SELECT id, spent_nano, reserved_nano, overdraft_nano FROM account ORDER BY id"
+SUMS: Final = (
+    "spent_nano",
+    "reserved_nano",
+    "overdraft_nano",
+    "tokens_spent",
+    "tokens_reserved",
+    "open_calls",
+    "day_spent_nano",
+    "month_spent_nano",
+)
+"""The columns of an account that are sums of its rows."""
+
+_WINDOWS = "day_from, day_until, month_from, month_until"
+_ACCOUNTS = f"SELECT id, {_WINDOWS}, {', '.join(SUMS)} FROM account"  # noqa: S608 - constants
 _ROWS = """
-SELECT account,
-    sum(CASE WHEN state = 'settled' THEN cost_nano ELSE 0 END),
-    sum(CASE WHEN state = 'open' THEN reserved_nano ELSE 0 END),
-    sum(CASE WHEN state = 'settled' THEN max(cost_nano - reserved_nano, 0) ELSE 0 END)
-FROM usage GROUP BY account ORDER BY account
+SELECT accounts, state, reserved_nano, reserved_tokens, cost_nano, tokens, settled_at FROM usage
 """
+_SQLITE = "sqlite:///"
+
+Snapshot = tuple[Iterable[tuple[Any, ...]], Iterable[tuple[Any, ...]]]
+"""The rows of `_ACCOUNTS` and of `_ROWS`, as of one moment."""
+
+
+class Unreadable(Exception):
+    """The database cannot be read, or is none of ours; the message says what was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,44 +56,82 @@ class Discrepancy:
         return f"{self.account}: {self.column}: {recorded}, {self.computed} by its usage rows"
 
 
-def verify(path: Path | str) -> list[Discrepancy]:
+@dataclass(slots=True)
+class _Sums:
+    """What the rows of one account come to, in the order of `SUMS`."""
+
+    day: range = range(0)
+    month: range = range(0)
+    recorded: tuple[int | None, ...] = (None,) * len(SUMS)
+    computed: list[int] = field(default_factory=lambda: [0] * len(SUMS))
+
+    def add_open(self, held: int, held_tokens: int) -> None:
+        """Add a call in flight."""
+        self.computed[1] += held
+        self.computed[4] += held_tokens
+        self.computed[5] += 1
+
+    def add_settled(self, held: int, cost: int, tokens: int, settled_at: int) -> None:
+        """Add a bill; `settled_at` says whether it counts in the windows the account is in."""
+        self.computed[0] += cost
+        self.computed[2] += max(cost - held, 0)
+        self.computed[3] += tokens
+        self.computed[6] += cost if settled_at in self.day else 0
+        self.computed[7] += cost if settled_at in self.month else 0
+
+
+def verify(target: Path | str) -> list[Discrepancy]:
     """Return every difference between the accounts and their usage rows; empty when all is right.
 
-    Raises sqlite3.Error for a file that cannot be read.
+    `target` is a SQLite file, or a database URL as in DAYPASS_DATABASE_URL. Raises Unreadable.
     """
-    address = f"file:{quote(str(path))}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
-        connection.execute("BEGIN")  # one snapshot for both queries
-        recorded = {row[0]: row[1:] for row in connection.execute(_ACCOUNTS)}
-        computed = {row[0]: row[1:] for row in connection.execute(_ROWS)}
+    with _snapshot(target) as (accounts, rows):
+        sums = _add_up(accounts, rows)
     return [
         Discrepancy(account, column, held, due)
-        for account in sorted(recorded | computed)
+        for account in sorted(sums)
         for column, held, due in zip(
-            _SUMMED,
-            recorded.get(account, (None, None, None)),
-            computed.get(account, (0, 0, 0)),
-            strict=True,
+            SUMS, sums[account].recorded, sums[account].computed, strict=True
         )
         if held != due
     ]
 
 
-def main(arguments: list[str]) -> int:
-    """Print the discrepancies of a database file; exit code 0 without any, 1 with, 2 unread."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m daypass_proxy.ledger.verify PATH\n")
-        return 2
+def _add_up(
+    accounts: Iterable[tuple[Any, ...]], rows: Iterable[tuple[Any, ...]]
+) -> dict[str, _Sums]:
+    sums: dict[str, _Sums] = {}
+    for account, day_from, day_until, month_from, month_until, *recorded in accounts:
+        windows = range(day_from, day_until), range(month_from, month_until)
+        sums[account] = _Sums(*windows, tuple(recorded))
+    for booked_in, state, held, held_tokens, cost, tokens, settled_at in rows:
+        for account in booked_in.split(" "):
+            booked = sums.setdefault(account, _Sums())
+            if state == "open":
+                booked.add_open(held, held_tokens)
+            else:
+                booked.add_settled(held, cost, tokens or 0, settled_at)
+    return sums
+
+
+def _snapshot(target: Path | str) -> AbstractContextManager[Snapshot]:
+    if isinstance(target, Path) or not target.startswith("postgresql"):
+        return _sqlite(Path(str(target).removeprefix(_SQLITE)))
     try:
-        found = verify(arguments[0])
+        from daypass_proxy.ledger.verify_postgres import snapshot
+    except ModuleNotFoundError as error:
+        raise Unreadable(
+            "PostgreSQL needs a driver: pip install 'daypass-proxy[postgres]'"
+        ) from error
+    return snapshot(target, _ACCOUNTS, _ROWS)
+
+
+@contextmanager
+def _sqlite(path: Path) -> Iterator[Snapshot]:
+    try:
+        address = f"file:{quote(str(path))}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
+            connection.execute("BEGIN")  # one snapshot for both queries
+            yield connection.execute(_ACCOUNTS), connection.execute(_ROWS)
     except sqlite3.Error as error:
-        sys.stderr.write(f"cannot read {arguments[0]}: {error}\n")
-        return 2
-    sys.stdout.writelines(f"{discrepancy}\n" for discrepancy in found)
-    if not found:
-        sys.stdout.write("every account is the sum of its usage rows\n")
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+        raise Unreadable(str(error)) from error

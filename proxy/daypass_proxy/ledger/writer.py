@@ -2,52 +2,48 @@
 
 Group commit without a timer: an idle ledger commits a single operation at once; while a commit runs
 the next operations queue up and share the following one. Between batches the writer lets go of the
-write lock for as long as it held it, so that the broker's writes to the same file get through.
+store for a moment, so that the broker's writes to the same file get through.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from daypass_core.clock import Clock
 from daypass_core.log import event, get_logger
-from daypass_proxy.ledger import (
-    LedgerUnavailable,
-    Outcome,
-    Reports,
-    Reserved,
-    Settlement,
-    Usage,
-)
-from daypass_proxy.ledger.operations import (
-    Batch,
-    Lane,
-    LookAfter,
-    Operation,
-    Queue,
-    Read,
-    Reserve,
-    Settle,
-)
+from daypass_proxy.ledger import LedgerUnavailable, Reports
+from daypass_proxy.ledger.book import Book
+from daypass_proxy.ledger.operations import Lane, LookAfter, Operation, Read, Reserve, Settle
+from daypass_proxy.ledger.parents import Parents
+from daypass_proxy.ledger.queue import Batch, Queue
 from daypass_proxy.ledger.reaper import Leases
-from daypass_proxy.ledger.statements import Book
-from daypass_proxy.ledger.store import StoreFailed, failure, is_failure
+from daypass_proxy.ledger.store import (
+    BatchFailed,
+    OpenStore,
+    Row,
+    Store,
+    StoreFailed,
+    Transaction,
+)
 
-BATCH = 256  # operations in one transaction at most: a few milliseconds under the write lock
-IDLE_SECONDS = 1.0  # how long incidents and due leases wait for a batch to ride with
-LONGEST_PAUSE, IDLE_PAUSE = 0.005, 0.0005  # seconds without the lock, under load and without
+BATCH: Final = 256  # operations in one transaction at most: a few milliseconds under the locks
+IDLE_SECONDS: Final = 1.0  # how long incidents and due leases wait for a batch to ride with
+# Between batches others get the lock: for a part of the batch's time, at most so many seconds.
+PAUSE_SHARE, LONGEST_PAUSE, IDLE_PAUSE = 0.25, 0.005, 0.0005
 FIRST_RETRY, LAST_RETRY = 0.05, 2.0
+LOCK_RETRY = 0.25  # seconds until a bill whose account was locked is tried again
 # How long `close` goes on trying to book what is owed; less than daypass_core.server.CLOSE_SECONDS.
 CLOSING_SECONDS = 6.0
 
 Answer = tuple[asyncio.Future[Any], Any]
 """A future and its result; an exception is raised there."""
+
+Results = list[tuple[Operation, Any]]
 
 log = get_logger(__name__)
 
@@ -64,11 +60,10 @@ class Writer(threading.Thread):
         queue: Queue,
         leases: Leases,
         *,
-        open_store: Callable[[], sqlite3.Connection],
+        open_store: OpenStore,
         deliver: Callable[[list[Answer]], None],
         clock: Clock,
         worker: str,
-        lease_seconds: float,
         reports: Reports | None = None,
     ) -> None:
         super().__init__(name="ledger", daemon=True)
@@ -80,43 +75,60 @@ class Writer(threading.Thread):
         self._clock = clock
         self._worker = worker
         self._reports = reports
-        self._lease_ms = round(lease_seconds * 1000)
-        self._connection: sqlite3.Connection | None = None
+        self._parents = Parents()
+        self._store: Store | None = None
         self._retry = FIRST_RETRY
+        self._aside: list[Settle] = []
+        self._aside_until = 0.0
 
     def run(self) -> None:
         """Write until the queue is closed and empty, or the store stays gone while closing."""
         give_up_at = float("inf")
         try:
             while (batch := self._next_batch()) is not None:
+                began = time.monotonic()
                 if batch:
                     self._write(batch)
                 if self._queue.closed:
                     give_up_at = min(give_up_at, time.monotonic() + CLOSING_SECONDS)
-                if self.unavailable and time.monotonic() >= give_up_at:
+                if (self.unavailable or self._aside) and time.monotonic() >= give_up_at:
                     break
-                if self.unavailable and self._queue.wait_closed(self._retry):
+                if not self.unavailable:
+                    self._pause(began)
+                elif self._queue.wait_closed(self._retry):
                     time.sleep(FIRST_RETRY)
         finally:
             self._end()
 
     def _next_batch(self) -> Batch | None:
+        if self._aside and (self._queue.closed or time.monotonic() >= self._aside_until):
+            self._queue.put_back(self._aside)
+            self._aside = []
         due = self._leases.due()
-        batch = self._queue.take(BATCH, 0.0 if due or self.unavailable else IDLE_SECONDS)
+        wait = LOCK_RETRY if self._aside else IDLE_SECONDS
+        batch = self._queue.take(BATCH, 0.0 if due or self.unavailable else wait)
         # Looking after the leases is also how a store that failed is tried again.
         if batch is not None and (due or self.unavailable):
-            batch.operations.insert(0, LookAfter(leases=self._leases))
+            batch.operations.insert(0, LookAfter())
         return batch
 
-    def _write(self, batch: Batch) -> None:
+    def _pause(self, began: float) -> None:
+        """Stay away from the store for a moment, longer the busier it is.
+
+        Who waits for the lock in another process looks for it only every few milliseconds.
+        """
+        longest = LONGEST_PAUSE if self._queue.size else IDLE_PAUSE
+        time.sleep(min((time.monotonic() - began) * PAUSE_SHARE, longest))
+
+    def _write(self, batch: Batch, *, patient: bool = True) -> None:
         began = time.monotonic()
         try:
-            results = self._transact(batch)
+            results = self._transact(batch, patient)
         except StoreFailed as error:
             self._store_failed(batch, error)
             return
         except Exception as error:
-            self._one_by_one(batch, error)
+            self._split(batch, error)
             return
         if self.unavailable is not None:
             event(log, "ledger_store_back")
@@ -124,57 +136,58 @@ class Writer(threading.Thread):
         self._committed(results)
         if self._reports is not None:
             self._reports.batch_committed(len(results), time.monotonic() - began)
-        # Who waits for the lock in another process looks for it only every few milliseconds.
-        longest = LONGEST_PAUSE if len(results) > 1 or self._queue.waiting else IDLE_PAUSE
-        time.sleep(min(time.monotonic() - began, longest))
 
-    def _transact(self, batch: Batch) -> list[tuple[Operation, Any]]:
+    def _transact(self, batch: Batch, patient: bool) -> Results:
         """Do all of a batch or nothing of it.
 
-        Raises StoreFailed, or what an operation raised that is at fault itself.
+        Raises StoreFailed, BatchFailed, or whatever a mistake of ours raises.
         """
-        connection = self._connection = self._connection or self._open_store()
-        reading = all(isinstance(operation, Read) for operation in batch.operations)
+        store = self._store = self._store or self._open_store()
+        operations = batch.operations
+        reading = not batch.incidents and all(isinstance(one, Read) for one in operations)
+        transaction = store.begin(reading=reading, patient=patient)
         try:
-            connection.execute("BEGIN" if reading and not batch.incidents else "BEGIN IMMEDIATE")
-            # The time is read under the lock: a lease that starts now must not start in the past.
-            now_ms = int(self._clock.now() * 1000)
-            book = Book(connection, worker=self._worker, now_ms=now_ms, lease_ms=self._lease_ms)
-            results = [
-                (operation, operation.apply(book))
-                for operation in batch.operations
-                if not operation.abandoned()
-            ]
-            book.count(batch.incidents)
-        except BaseException as error:
-            self._roll_back(connection)
-            if isinstance(error, sqlite3.Error) and is_failure(error):
-                raise failure(error) from error
+            looking = any(isinstance(one, LookAfter) for one in operations)
+            book, expired = self._load(transaction, operations, looking)
+            book.reap(expired)
+            # Asked only now: while a lock was waited for, a caller may have given up.
+            results = [(one, _applied(one, book)) for one in operations if not one.abandoned()]
+            transaction.commit(book.changes(batch.incidents))
+        except BaseException:
+            transaction.roll_back()
             raise
-        try:
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._roll_back(connection)
-            raise failure(error, doubtful=True) from error
+        if looking:
+            self._leases.looked_after(len(expired))
         return results
 
-    def _roll_back(self, connection: sqlite3.Connection) -> None:
-        try:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            self._disconnect()
+    def _load(
+        self, transaction: Transaction, operations: Sequence[Operation], looking: bool
+    ) -> tuple[Book, list[Row]]:
+        """Lock and load what the operations touch; and the rows to be reaped, if it is time."""
+        usage_ids = {one.usage_id for one in operations if one.usage_id}
+        leaves = {one.account for one in operations if one.account}
+        rows = transaction.rows(usage_ids) if usage_ids else []
+        expired = self._leases.look_after(transaction) if looking else []
+        chains = self._parents.find(transaction, leaves)
+        needed = {account for leaf in leaves for account in chains.get(leaf, ())}
+        for row in (*rows, *expired):
+            needed.update(row.accounts.split(" "))
+        accounts = transaction.accounts(needed) if needed else []
+        # The time is read under the lock: a lease that starts now must not start in the past.
+        now_ms = int(self._clock.now() * 1000)
+        lease_ms = self._leases.lease_ms
+        book = Book(accounts, rows, chains, worker=self._worker, now_ms=now_ms, lease_ms=lease_ms)
+        return book, expired
 
-    def _committed(self, results: list[tuple[Operation, Any]]) -> None:
+    def _committed(self, results: Results) -> None:
         answers: list[Answer] = []
         for operation, result in results:
-            if isinstance(operation, Reserve) and isinstance(result, Reserved):
-                self._leases.opened(result.usage_id)
-            if isinstance(operation, Settle):
-                self._leases.closed(operation.settlement.usage_id)
-                if result is None and not operation.doubtful:
-                    usage_id = operation.settlement.usage_id
-                    event(log, "settlement_without_row", level=logging.ERROR, usage_id=usage_id)
+            operation.committed(result, self._leases)
+            if isinstance(result, ValueError):
+                event(log, "ledger_operation_failed", level=logging.ERROR, reason=repr(result))
+            elif result is None and isinstance(operation, Settle) and not operation.doubtful:
+                usage_id = operation.usage_id
+                event(log, "settlement_without_row", level=logging.ERROR, usage_id=usage_id)
             if operation.future is not None:
                 answers.append((operation.future, result))
         self._answer(answers)
@@ -188,26 +201,30 @@ class Writer(threading.Thread):
         self.unavailable = str(error)
         if error.broken:
             self._disconnect()
-        kept = [operation for operation in batch.operations if isinstance(operation, Settle)]
+        kept = [one for one in batch.operations if isinstance(one, Settle)]
         if error.doubtful:
             # The commit may have reached the disk: give the holds of the refused calls back.
-            kept += [
-                undo(operation) for operation in batch.operations if isinstance(operation, Reserve)
-            ]
-        waiting = self._queue.clear(Lane.EXTEND, Lane.RESERVE)
-        answers: list[Answer] = []
-        for operation in (*batch.operations, *waiting):
-            if operation.future is not None:
-                result = None if isinstance(operation, Settle) else LedgerUnavailable(str(error))
-                answers.append((operation.future, result))
-                operation.future = None
+            kept += [one.undo() for one in batch.operations if isinstance(one, Reserve)]
+        self._refuse((*batch.operations, *self._queue.clear(Lane.RESIZE, Lane.RESERVE)), str(error))
         self._queue.put_back(kept)
         self._queue.count(batch.incidents)
+
+    def _refuse(self, operations: Sequence[Operation], reason: str) -> None:
+        """Answer operations that were not done; a bill is kept, so who waits for it need not."""
+        answers: list[Answer] = []
+        for operation in operations:
+            if operation.future is not None:
+                result = None if isinstance(operation, Settle) else LedgerUnavailable(reason)
+                answers.append((operation.future, result))
+                operation.future = None
         self._answer(answers)
 
-    def _one_by_one(self, batch: Batch, error: Exception) -> None:
-        """Find the operation that made a batch fail, so that the others do not suffer for it."""
-        parts = [Batch([operation]) for operation in batch.operations]
+    def _split(self, batch: Batch, error: Exception) -> None:
+        """Write the halves of a batch that failed, so that only the part at fault suffers for it.
+
+        They do not wait for locks: the batch has waited already.
+        """
+        parts = [Batch(half) for half in _halves(batch.operations)]
         if batch.incidents:
             parts.append(Batch([], batch.incidents))
         if len(parts) == 1:
@@ -217,23 +234,32 @@ class Writer(threading.Thread):
             if self.unavailable:
                 self._store_failed(part, StoreFailed(self.unavailable, broken=False))
             else:
-                self._write(part)
+                self._write(part, patient=False)
 
     def _at_fault(self, batch: Batch, error: Exception) -> None:
-        event(log, "ledger_operation_failed", level=logging.ERROR, reason=repr(error))
+        """Give one operation up, or a bill a rest when it only has to wait for a lock."""
+        locked = isinstance(error, BatchFailed) and error.locked
+        if locked:
+            event(log, "ledger_account_locked", level=logging.WARNING, reason=str(error))
+        else:
+            event(log, "ledger_operation_failed", level=logging.ERROR, reason=repr(error))
         for operation in batch.operations:
             if isinstance(operation, LookAfter):
                 self._leases.postpone()
-            if isinstance(operation, Settle):
-                # Never to be booked: let the lease run out, so that the reservation is.
-                self._leases.closed(operation.settlement.usage_id)
+            if locked:
+                self._refuse([operation], str(error))
+                if isinstance(operation, Settle):
+                    self._aside.append(operation)
+                    self._aside_until = time.monotonic() + LOCK_RETRY
+                continue
+            # A bill that is never to be booked: the lease runs out, so that the reservation is.
+            operation.committed(None, self._leases)
             if operation.future is not None:
-                self._answer(
-                    [(operation.future, ValueError(f"the ledger cannot do this: {error}"))]
-                )
+                failed = ValueError(f"the ledger cannot do this: {error}")
+                self._answer([(operation.future, failed)])
 
     def _end(self) -> None:
-        lost = self._queue.clear(Lane.SETTLE)
+        lost = [*self._aside, *self._queue.clear(Lane.SETTLE)]
         if lost:
             # Their rows stay open; another worker books them at the reservation after the lease.
             event(log, "ledger_closed_with_bills_unbooked", level=logging.ERROR, bills=len(lost))
@@ -249,16 +275,19 @@ class Writer(threading.Thread):
             self._deliver(answers)
 
     def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
 
 
-def undo(operation: Reserve) -> Settle:
-    """Return the operation that frees the hold of a call that was refused after all."""
-    return Settle(settlement=nothing_spent(operation.reservation.usage_id), doubtful=True)
+def _applied(operation: Operation, book: Book) -> Any:
+    """Return the answer to an operation; a ValueError is one, because it has done nothing."""
+    try:
+        return operation.apply(book)
+    except ValueError as error:
+        return ValueError(f"the ledger cannot do this: {error}")
 
 
-def nothing_spent(usage_id: str) -> Settlement:
-    """Return the bill of a call whose client went before the upstream saw it."""
-    return Settlement(usage_id, Outcome.CLIENT_GONE, Usage(), 0, False, None, None)
+def _halves(operations: list[Operation]) -> list[list[Operation]]:
+    middle = (len(operations) + 1) // 2
+    return [half for half in (operations[:middle], operations[middle:]) if half]

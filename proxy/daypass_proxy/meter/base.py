@@ -6,6 +6,8 @@ from daypass_proxy.ledger import Usage
 from daypass_proxy.meter.tally import Tally, is_json, read_event
 from daypass_proxy.transport.inflate import Inflate
 
+BLOCK_TOKENS = 64
+"""What a block may cost beside its text: the name of a tool and its frame."""
 _JSON_MAX = 64 * 1024 * 1024
 
 
@@ -17,7 +19,9 @@ class Meter:
     """Bytes of the answer as they came."""
     deltas = 0
     text_bytes = 0
-    """Bytes of generated text that passed, as JSON text."""
+    """Bytes of generated text that passed, as JSON text: words, thinking and input of tools."""
+    blocks = 0
+    """Blocks that began."""
     finished = False
     """The provider said that the answer is whole (`message_stop`)."""
     final = False
@@ -61,6 +65,16 @@ class Meter:
         """A low estimate of the output tokens that passed: a delta or four bytes are one."""
         return max(self.deltas, -(-self.text_bytes // 4))
 
+    @property
+    def output_bound(self) -> int:
+        """The most output tokens that can have passed, or as many as the provider has said.
+
+        A token is one byte of text at least; a block costs some that are not text of it. Thinking
+        that the provider keeps to itself does not pass.
+        """
+        bound = self.text_bytes + self.blocks * BLOCK_TOKENS
+        return max(bound, self._tally.output_tokens)
+
     def _scan(self, data: bytes) -> None:
         """Read decoded bytes."""
 
@@ -98,3 +112,8 @@ class JsonMeter(Meter):
     def output_seen(self) -> int:
         """A low estimate of the output tokens of a message that did not arrive whole."""
         return -(-self._size // 4)
+
+    @property
+    def output_bound(self) -> int:
+        """The most output tokens that can have passed: a byte of the message each."""
+        return max(self._size, self._tally.output_tokens)

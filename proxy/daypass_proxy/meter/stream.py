@@ -20,7 +20,7 @@ _HEAD = 256  # what is kept of a line nobody parses
 _EVENT_MAX = 1024 * 1024
 _DELTA = b"content_block_delta"
 _CARRY_USAGE = frozenset({b"message_start", b"message_delta"})
-_TOLD_BY_NAME = frozenset({b"message_stop", b"error"})
+_TOLD_BY_NAME = frozenset({b"message_stop", b"error", b"content_block_start"})
 _HELD = _CARRY_USAGE | {b""}
 # Where the text of a delta begins; signatures and citations are no output tokens.
 _DELTA_TEXT = re.compile(
@@ -241,6 +241,8 @@ class StreamMeter(Meter):
             self.final |= self.finished
         elif kind == b"error":
             self.failed = True
+        elif kind == b"content_block_start":
+            self.blocks += 1
 
 
 def _text_length(head: bytes, length: int) -> int:

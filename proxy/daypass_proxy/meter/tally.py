@@ -6,15 +6,17 @@ newer ones later. `Tally` holds what was said last and turns it into the ledger'
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
-from daypass_proxy.ledger import Usage
+from daypass_proxy.ledger import Pass, Usage
 
 _TOKENS_MAX = 10**9
 """No answer has so many: a larger figure is unreadable. Of these, a ledger holds the sums."""
+_PASSES_MAX = 1024
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=_TOKENS_MAX)] | None
+_Name = Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class Split(msgspec.Struct):
@@ -24,10 +26,22 @@ class Split(msgspec.Struct):
     ephemeral_1h_input_tokens: _Tokens = None
 
 
+class Details(msgspec.Struct):
+    """What the output tokens were spent on."""
+
+    thinking_tokens: _Tokens = None
+
+
+class ServerTools(msgspec.Struct):
+    """Uses of the provider's own tools; those that have a fee."""
+
+    web_search_requests: _Tokens = None
+
+
 class Counts(msgspec.Struct):
     """Token figures; None where the provider was silent."""
 
-    type: str = ""
+    type: _Name = ""
     input_tokens: _Tokens = None
     output_tokens: _Tokens = None
     cache_creation_input_tokens: _Tokens = None
@@ -35,10 +49,22 @@ class Counts(msgspec.Struct):
     cache_creation: Split | None = None
 
 
-class Said(Counts):
-    """A usage object: totals, and the passes of one call where it had several."""
+class Iteration(Counts):
+    """One pass of the call."""
 
-    iterations: list[Counts] | None = None
+    model: _Name | None = None
+
+
+class Said(Counts):
+    """A usage object: totals, how the call was served, and its passes where it had several."""
+
+    output_tokens_details: Details | None = None
+    server_tool_use: ServerTools | None = None
+    # Of any type: what is no word means something that has no price, not that there is no usage.
+    service_tier: Any = None
+    speed: Any = None
+    inference_geo: Any = None
+    iterations: Annotated[list[Iteration], msgspec.Meta(max_length=_PASSES_MAX)] | None = None
 
 
 class Message(msgspec.Struct):
@@ -63,7 +89,14 @@ class Event(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(Event)
-_Figures = TypeVar("_Figures", Counts, Split)
+_FIGURES = (
+    "input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens",
+)  # fmt: skip
+_WORDS = ("service_tier", "speed", "inference_geo")
+_MESSAGE = "message"
+_FALLBACK = "fallback_message"
+UNKNOWN = "unknown"
+"""What a provider said that is no word: not silence, and nothing that has a price."""
 
 
 def read_event(data: bytes) -> Event:
@@ -87,84 +120,89 @@ class Tally:
     """Usage as said so far. What is said is cumulative: of each figure the last one counts (B33).
 
     Silence is not zero (attacks row 28). Compaction and advisor tokens stand beside the totals,
-    in `iterations` (row 33), and are added.
+    in `iterations` (row 33), and are kept apart. So are all passes of a call that a fallback model
+    answered, for each model has its own price.
     """
 
-    # What the top-level totals leave out.
-    _BESIDE = frozenset({"compaction", "advisor_message"})
-
     def __init__(self) -> None:
-        self._said: Counts | None = None
-        self._split: Split | None = None
-        self._beside: list[Counts] = []
+        self._figures: dict[str, int] = {}
+        self._words: dict[str, str] = {}
+        self._passes: tuple[Pass, ...] = ()
+
+    @property
+    def output_tokens(self) -> int:
+        """The output tokens as said last; 0 while nothing was said."""
+        return self._figures.get("output_tokens", 0)
 
     def take(self, said: Said | None) -> None:
         """Take over every figure that was said."""
         if said is None:
             return
-        if said.cache_creation is not None:
-            self._split = _latest(self._split, said.cache_creation)
+        self._take_all(said, _FIGURES)
+        for part in (said.cache_creation, said.output_tokens_details, said.server_tool_use):
+            if part is not None:
+                self._take_all(part, part.__struct_fields__)
+        for name in _WORDS:
+            word = getattr(said, name)
+            if word is not None:
+                self._words[name] = word[:64] if type(word) is str and word else UNKNOWN
         if said.iterations is not None:
-            self._beside = [each for each in said.iterations if each.type in self._BESIDE]
-        self._said = _latest(self._said, said)
+            self._passes = _passes(said.iterations)
 
     @property
     def usage(self) -> Usage:
         """The usage as it stands."""
-        said = self._said
-        if said is None:
-            return Usage()
-        split, beside = self._split, self._beside
-        writes, hour = said.cache_creation_input_tokens, None
-        if split is not None:
-            hour = split.ephemeral_1h_input_tokens
-            if writes is None:
-                writes = _sum([split.ephemeral_5m_input_tokens, hour])
-        usage = Usage(
-            input_tokens=said.input_tokens,
-            output_tokens=said.output_tokens,
-            cache_creation_input_tokens=writes,
-            cache_creation_1h_input_tokens=hour,
-            cache_read_input_tokens=said.cache_read_input_tokens,
+        said, words = self._figures.get, self._words.get
+        return Usage(
+            input_tokens=said("input_tokens"),
+            output_tokens=said("output_tokens"),
+            cache_creation_input_tokens=_writes(
+                said("cache_creation_input_tokens"),
+                said("ephemeral_5m_input_tokens"),
+                said("ephemeral_1h_input_tokens"),
+            ),
+            cache_creation_1h_input_tokens=said("ephemeral_1h_input_tokens"),
+            cache_read_input_tokens=said("cache_read_input_tokens"),
+            thinking_tokens=said("thinking_tokens"),
+            web_search_requests=said("web_search_requests"),
+            service_tier=words("service_tier"),
+            speed=words("speed"),
+            inference_geo=words("inference_geo"),
+            passes=self._passes,
         )
-        return _with_passes(usage, beside) if beside else usage
+
+    def _take_all(self, said: msgspec.Struct, names: tuple[str, ...]) -> None:
+        for name in names:
+            figure = getattr(said, name)
+            if figure is not None:
+                self._figures[name] = figure
 
 
-def _with_passes(usage: Usage, beside: list[Counts]) -> Usage:
-    """Return the totals with the passes that they leave out."""
-    splits = [each.cache_creation for each in beside if each.cache_creation is not None]
-    return Usage(
-        input_tokens=_sum([usage.input_tokens, *(each.input_tokens for each in beside)]),
-        output_tokens=_sum([usage.output_tokens, *(each.output_tokens for each in beside)]),
-        cache_creation_input_tokens=_sum(
-            [
-                usage.cache_creation_input_tokens,
-                *(each.cache_creation_input_tokens for each in beside),
-            ]
+def _passes(iterations: list[Iteration]) -> tuple[Pass, ...]:
+    """Return the passes that the totals leave out, or all of them when another model answered."""
+    fallen = any(each.type == _FALLBACK for each in iterations)
+    kept = (each for each in iterations if fallen or each.type != _MESSAGE)
+    return tuple(_pass(each) for each in kept)
+
+
+def _pass(said: Iteration) -> Pass:
+    split = said.cache_creation or Split()
+    hour = split.ephemeral_1h_input_tokens
+    return Pass(
+        kind=said.type,
+        model=said.model,
+        input_tokens=said.input_tokens,
+        output_tokens=said.output_tokens,
+        cache_creation_input_tokens=_writes(
+            said.cache_creation_input_tokens, split.ephemeral_5m_input_tokens, hour
         ),
-        cache_creation_1h_input_tokens=_sum(
-            [
-                usage.cache_creation_1h_input_tokens,
-                *(split.ephemeral_1h_input_tokens for split in splits),
-            ]
-        ),
-        cache_read_input_tokens=_sum(
-            [usage.cache_read_input_tokens, *(each.cache_read_input_tokens for each in beside)]
-        ),
+        cache_creation_1h_input_tokens=hour,
+        cache_read_input_tokens=said.cache_read_input_tokens,
     )
 
 
-def _latest(before: _Figures | None, said: _Figures) -> _Figures:
-    """Return the figures said last; one that was not said again stays."""
-    if before is None:
-        return said
-    for name in before.__struct_fields__:
-        value = getattr(said, name)
-        if type(value) is int:
-            setattr(before, name, value)
-    return before
-
-
-def _sum(figures: list[int | None]) -> int | None:
-    said = [figure for figure in figures if figure is not None]
-    return sum(said) if said else None
+def _writes(total: int | None, short: int | None, hour: int | None) -> int | None:
+    """Return all cache writes: their total, else the sum of the split, as far as it was said."""
+    if total is not None or (short is None and hour is None):
+        return total
+    return (short or 0) + (hour or 0)

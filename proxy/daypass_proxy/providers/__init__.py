@@ -16,14 +16,43 @@ from daypass_proxy.body_spool import Spool
 from daypass_proxy.exchange import Exchange, HeaderPairs
 
 
+class Beside(msgspec.Struct, frozen=True):
+    """Passes that are billed beside the answer: advice, a compaction.
+
+    Each may read the whole input, and writes up to `output_tokens` (None: as many as the call).
+    """
+
+    model: str
+    passes: int = 1
+    output_tokens: int | None = None
+
+
 class Asked(msgspec.Struct, frozen=True):
-    """What one body asks for; `models` holds every model it may be billed for, its own first."""
+    """What one body asks for; `models` holds every model it may be billed for, its own first.
+
+    The first `writers` of them may write the answer (0: all). `thinking_tokens` is how many tokens
+    of thinking may come before any of it (None: no thinking). `searches` is how many uses of tools
+    with a fee it may have; `loops` that the provider may call tools of its own in the midst of it.
+    `image_bytes` and `document_bytes` are the base64 of these in the body, `hosted_tools` the tools
+    whose description the provider adds. `speed`, `service_tier` and `inference_geo` as asked.
+    """
 
     models: tuple[str, ...]
     max_output_tokens: int | None
     stream: bool
     images: int
     documents: int
+    writers: int = 0
+    thinking_tokens: int | None = None
+    searches: int = 0
+    loops: bool = False
+    image_bytes: int = 0
+    document_bytes: int = 0
+    hosted_tools: int = 0
+    speed: str | None = None
+    service_tier: str | None = None
+    inference_geo: str | None = None
+    beside: tuple[Beside, ...] = ()
 
 
 class BodyChecker(Protocol):
@@ -41,7 +70,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     `headers` is everything that goes up except the credential, host and content-length; `models`
     holds every model the request may be billed for, `model` first. `images` and `documents` count
-    blocks. `billable` calls pass the ledger.
+    blocks. `billable` calls pass the ledger. The rest is as in `Asked`.
     """
 
     provider: str
@@ -58,6 +87,17 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     images: int
     documents: int
     billable: bool
+    writers: int = 0
+    thinking_tokens: int | None = None
+    searches: int = 0
+    loops: bool = False
+    image_bytes: int = 0
+    document_bytes: int = 0
+    hosted_tools: int = 0
+    speed: str | None = None
+    service_tier: str | None = None
+    inference_geo: str | None = None
+    beside: tuple[Beside, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +128,13 @@ class Provider(Protocol):
 
     def credential(self, secret_value: str) -> tuple[bytes, bytes]:
         """Return the header that carries the provider key upstream."""
+        ...
+
+    def lower_output(self, call: Call, most: int) -> Call:
+        """Return `call` asking for at most `most` output tokens, at least one.
+
+        Raises ValueError where that would take too long.
+        """
         ...
 
     def render(self, problem: Problem, request_id: str) -> Rendered:

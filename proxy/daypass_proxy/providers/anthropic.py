@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable
 from functools import lru_cache, partial
 
+from msgspec.structs import replace
+
 from daypass_core.problem import Code, Problem, refuse
 from daypass_core.scope import Detail
 from daypass_proxy.body import check_media, is_quick
@@ -18,6 +20,7 @@ from daypass_proxy.exchange import ClientGone, Exchange, HeaderPairs
 from daypass_proxy.head import Head
 from daypass_proxy.providers import Asked, BodyChecker, Call, Rendered
 from daypass_proxy.providers.anthropic_body import check_body
+from daypass_proxy.providers.anthropic_lower import lower_output
 
 NAME = "anthropic"
 _UPSTREAM_PATHS = {
@@ -98,6 +101,17 @@ class Anthropic:
             images=asked.images,
             documents=asked.documents,
             billable=billable,
+            writers=asked.writers,
+            thinking_tokens=asked.thinking_tokens,
+            searches=asked.searches,
+            loops=asked.loops,
+            image_bytes=asked.image_bytes,
+            document_bytes=asked.document_bytes,
+            hosted_tools=asked.hosted_tools,
+            speed=asked.speed,
+            service_tier=asked.service_tier,
+            inference_geo=asked.inference_geo,
+            beside=asked.beside,
         )
 
     async def _read_slowly(
@@ -131,6 +145,10 @@ class Anthropic:
         """Return the header that carries the provider key upstream."""
         return b"x-api-key", secret_value.encode("ascii")
 
+    def lower_output(self, call: Call, most: int) -> Call:
+        """Return `call` with no `max_tokens` for its answer above `most`; raises ValueError."""
+        return replace(call, body=lower_output(call.body, most), max_output_tokens=most)
+
     def render(self, problem: Problem, request_id: str) -> Rendered:
         """Return the API-shaped error for `problem`."""
         headers: list[tuple[bytes, bytes]] = [
@@ -148,6 +166,7 @@ class Anthropic:
             headers.append((b"retry-after", str(problem.retry_after).encode()))
         if problem.should_retry is not None:
             headers.append((b"x-should-retry", b"true" if problem.should_retry else b"false"))
+        headers.extend(problem.headers)
         return Rendered(problem.status, tuple(headers), _envelope(problem, request_id))
 
     def stream_error(self, problem: Problem, request_id: str) -> bytes:

@@ -19,6 +19,7 @@ from daypass_proxy.body_outline import Buffer
 from daypass_proxy.providers import Asked
 from daypass_proxy.providers import anthropic_fields as fields
 from daypass_proxy.providers.anthropic_reach import MAX_REACHED, domain_allowed, url_allowed
+from daypass_proxy.providers.anthropic_weight import Weight, compacts, max_uses
 
 # No scope and no price says what a hundred million tokens would cost; the API's largest answers
 # are far below.
@@ -39,8 +40,8 @@ def check_body(body: Buffer, detail: Detail, *, max_tokens_needed: bool) -> Aske
     """Return what `body` asks for; raises Refusal (400)."""
     check = BodyCheck(detail)
     check.run(parse(body), max_tokens_needed=max_tokens_needed)
-    return Asked(
-        tuple(check.models), check.max_output_tokens, check.stream, check.images, check.documents
+    return check.weight.asked(
+        check.models, check.writers, check.max_output_tokens, stream=check.stream
     )
 
 
@@ -52,8 +53,8 @@ class BodyCheck:
     models: list[str] = field(default_factory=list)
     max_output_tokens: int | None = None
     stream: bool = False
-    images: int = 0
-    documents: int = 0
+    weight: Weight = field(default_factory=Weight)
+    writers: int = 0
     reached: int = 0
 
     def run(self, body: dict[str, Any], *, max_tokens_needed: bool) -> None:
@@ -64,12 +65,16 @@ class BodyCheck:
         self._structures(body)
         if not fields.ASIDE.isdisjoint(body):
             self._aside(body)
+        self.writers = len(self.models)
+        if compacts(body):
+            self.weight.add_beside(self.models[0], 1, None)
         self._output(body, needed=max_tokens_needed)
         if "tools" in body:
             for index, tool in enumerate(_items(body["tools"], "tools")):
                 self._tool(tool, ("tools", index))
         if "mcp_servers" in body:
             for index, server in enumerate(_items(body["mcp_servers"], "mcp_servers")):
+                self.weight.loops = True
                 self._url(server.get("url"), ("mcp_servers", index, "url"))
         system = body.get("system")
         if type(system) is not str:
@@ -107,21 +112,31 @@ class BodyCheck:
             # An empty list asks for nothing; some clients always send the key.
             if body.get(name) not in (None, []):
                 self._need(name, (name,))
-        for name, allowed in fields.VALUES.items():
-            _check_value(body.get(name), allowed, name)
+        for name, ordinary in fields.VALUES.items():
+            self._serving(name, body.get(name), ordinary)
         self._thinking(body.get("thinking"), "thinking")
         self._fallbacks(body.get("fallbacks"))
 
     def _output(self, body: dict[str, Any], *, needed: bool) -> None:
         limit = body.get("max_tokens")
         if needed or limit is not None:
-            self._max_tokens(limit, ("max_tokens",))
+            self._raise_output(self._max_tokens(limit, ("max_tokens",)))
         stream = body.get("stream")
         if stream is not None and type(stream) is not bool:
             raise _invalid("stream", "stream must be true or false")
         self.stream = stream is True
 
-    def _max_tokens(self, value: object, where: Where) -> None:
+    def _serving(self, name: str, value: object, ordinary: list[str]) -> None:
+        """Take note of a value that changes the price; whether it has one is for the quote."""
+        if value is None:
+            return
+        if not isinstance(value, str):
+            raise _invalid(name, f"{name} must be text")
+        if value not in ordinary:
+            self._need(name, (name,), f"{name} {_shown(value)}")
+        self.weight.served[name] = value
+
+    def _max_tokens(self, value: object, where: Where) -> int:
         cap = self.detail.max_output_tokens or MAX_OUTPUT_TOKENS
         if cap > MAX_OUTPUT_TOKENS:
             cap = MAX_OUTPUT_TOKENS
@@ -129,8 +144,11 @@ class BodyCheck:
         if type(value) is not int or not 1 <= value <= cap:
             place = _words(where)
             raise _invalid(place, f"{place} must be a whole number from 1 to {cap} here")
-        if self.max_output_tokens is None or value > self.max_output_tokens:
-            self.max_output_tokens = value
+        return value
+
+    def _raise_output(self, most: int) -> None:
+        if self.max_output_tokens is None or most > self.max_output_tokens:
+            self.max_output_tokens = most
 
     def _thinking(self, value: object, where: str) -> None:
         if value is None:
@@ -145,6 +163,7 @@ class BodyCheck:
             raise _invalid(
                 where, f"{where}.budget_tokens must be a whole number up to {MAX_OUTPUT_TOKENS}"
             )
+        self.weight.add_thinking(budget)
 
     def _fallbacks(self, value: object) -> None:
         if isinstance(value, str):
@@ -157,7 +176,8 @@ class BodyCheck:
             refuse_lookalikes(item, fields.FALLBACK_KEYS, f"{place}.")
             self._model(item.get("model"), ("fallbacks", index, "model"))
             if item.get("max_tokens") is not None:
-                self._max_tokens(item["max_tokens"], ("fallbacks", index, "max_tokens"))
+                most = self._max_tokens(item["max_tokens"], ("fallbacks", index, "max_tokens"))
+                self._raise_output(most)
             _check_value(item.get("speed"), fields.VALUES["speed"], f"{place}.speed")
             self._thinking(item.get("thinking"), f"{place}.thinking")
 
@@ -197,6 +217,7 @@ class BodyCheck:
             raise _invalid(place, f"{place} must be text")
         match = _DATED.fullmatch(kind)
         base = match[1] if match else kind
+        self.weight.hosted_tools += base != "custom"
         if base in fields.CLIENT_TOOLS:
             return
         if base in fields.FEE_TOOLS:
@@ -209,8 +230,10 @@ class BodyCheck:
         self._need(feature, (*where, "type"), f"tool type {_shown(kind)}")
         if base == "advisor":
             self._model(tool.get("model"), (*where, "model"))
-            if tool.get("max_tokens") is not None:
-                self._max_tokens(tool["max_tokens"], (*where, "max_tokens"))
+            most = self._max_tokens(tool.get("max_tokens"), (*where, "max_tokens"))
+            self.weight.add_beside(tool["model"], max_uses(tool, _words(where)), most)
+            return
+        self.weight.add_server_tool(base, tool, _words(where))
         if base in fields.EGRESS_TOOLS:
             self._egress_tool(tool, _words(where))
 
@@ -229,11 +252,7 @@ class BodyCheck:
                 f"{where}.allowed_domains must list domains within those of this sandbox:"
                 f" {self._domains()}",
             )
-        uses = tool.get("max_uses")
-        if type(uses) is not int or not 1 <= uses <= 100:
-            raise _not_allowed(
-                f"{where}.max_uses", f"{where}.max_uses must be a whole number from 1 to 100"
-            )
+        max_uses(tool, where)
 
     # -- content
 
@@ -262,11 +281,9 @@ class BodyCheck:
             raise _invalid(place, f"{place} must be text")
         if kind not in fields.BLOCKS:
             self._need_kind(kind, where, "block")
-        if kind == "image":
-            self.images += 1
-        elif kind == "document":
-            self.documents += 1
         source = block.get("source")
+        if kind in fields.COUNTED:
+            self.weight.add_block(kind, source)
         if isinstance(source, dict):
             self._source(source, (*where, "source"))
         if kind in fields.CHANGES:

@@ -25,6 +25,8 @@ ASIDE = frozenset(GATED) | frozenset(VALUES) | frozenset(FIELDS["aside"])
 CLIENT_TOOLS = frozenset(FIELDS["tools"]["client"])
 SERVER_TOOLS: dict[str, str] = FIELDS["tools"]["server"]
 FEE_TOOLS = frozenset(FIELDS["tools"]["fees"])
+SEARCH_TOOLS = frozenset(FIELDS["tools"]["searches"])
+"""Tools of the provider that have a fee for each use, and a price here."""
 EGRESS_TOOLS = frozenset(FIELDS["tools"]["egress"])
 TOOL_KEYS = frozenset(FIELDS["tools"]["keys"])
 TOOL_OPTIONS = frozenset(FIELDS["tools"]["options"])

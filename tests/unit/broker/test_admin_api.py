@@ -1,15 +1,17 @@
 """The routes of the admin listener; `Desk.call` checks every answer against OpenAPI."""
 
+import csv
+import io
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from openapi_spec_validator import validate
 
-from daypass_broker import db, schema
+from daypass_broker import db, report, schema
 from daypass_broker.admin import ROUTES
 from daypass_core.problem import Code
-from tests.unit.broker.desk import DOCUMENT, POLICY, Desk, usage_row
+from tests.unit.broker.desk import DOCUMENT, POLICY, Desk, check_request, usage_row
 
 ROOT = Path(__file__).resolve().parents[3]
 SANDBOX = "/v1/sandboxes"
@@ -203,6 +205,7 @@ def test_a_credential_is_for_a_role(desk: Desk, body: object, status: int, field
     assert (reply.status, reply.body["field"]) == (status, field)
 
 
+@pytest.mark.unbooked
 def test_usage_and_audit_are_reported(desk: Desk) -> None:
     """Calls, groups and events over HTTP, for an orchestrator those of its tenant."""
     with db.begin(desk.engine) as conn:
@@ -212,7 +215,7 @@ def test_usage_and_audit_are_reported(desk: Desk) -> None:
     mine = desk.call("GET", "/v1/usage?limit=1", credential=desk.acme).body
     assert [row["tenant"] for row in mine["rows"]] == ["acme"]
     assert mine["totals"]["cost_usd"] == "0.000000007"
-    for group in ("tenant", "sandbox", "model", "day"):
+    for group in ("tenant", "sandbox", "token", "model", "day", "label:a/b.c"):
         path = f"/v1/usage?group_by={group}&since=1970-01-01&until=86400"
         assert desk.call("GET", path).body["totals"]["calls"] == 1
     made = desk.sandbox(desk.acme)
@@ -221,3 +224,85 @@ def test_usage_and_audit_are_reported(desk: Desk) -> None:
     older = desk.call("GET", f"/v1/audit?after={events['next']}&tag=sandbox.created").body
     assert older["events"][0]["subject"] == made["id"]
     assert desk.call("GET", "/v1/audit", credential=desk.globex).body["events"] != []
+
+
+def test_limits_are_changed_over_http(desk: Desk) -> None:
+    """PATCH answers with the limits as they stand, as GET does; null takes one away."""
+    made = desk.sandbox(desk.acme, budget_per_day_usd="2.00", concurrency=4)
+    path = f"{SANDBOX}/{made['id']}"
+    lower = {"budget_usd": "1.00", "concurrency": 2, "drain_seconds": 0.5, "over_budget": "reject"}
+    assert check_request("SandboxLimits", lower)
+    changed = desk.call("PATCH", path, lower, credential=desk.acme)
+    assert changed.status == 200
+    assert changed.body == desk.call("GET", path, credential=desk.acme).body
+    assert (changed.body["budget_usd"], changed.body["over_budget"]) == ("1.00", "reject")
+    assert (changed.body["drain_seconds"], changed.body["drain_tokens"]) == ("0.5", 500)
+    shown = {name: state["limit"] for name, state in changed.body["limits"].items()}
+    assert shown == {"budget_usd": "1.00", "budget_per_day_usd": "2.00", "concurrency": 2}
+    raised = desk.call("PATCH", path, {"concurrency": 3}, credential=desk.acme)
+    assert (raised.status, raised.body["field"]) == (403, "concurrency")
+    assert "at most 2" in raised.body["detail"]
+    freed = desk.call("PATCH", path, {"concurrency": None, "budget_usd": 9})
+    assert set(freed.body["limits"]) == {"budget_usd", "budget_per_day_usd"}
+    assert freed.body["tenant_limits"] == {}
+    (event,) = desk.call("GET", "/v1/audit?tag=sandbox.limited&limit=1").body["events"]
+    assert event["detail"]["after"] == {"ceiling_nano": 9 * 10**9, "concurrency_limit": None}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "body"),
+        ([], "body"),
+        ({"budget_usd": None}, "budget_usd"),
+        ({"budget_usd": 0.5}, "budget_usd"),
+        ({"concurrency": "2"}, "concurrency"),
+        ({"drain_seconds": 61}, "drain_seconds"),
+        ({"lifetime_seconds": 60}, "lifetime_seconds"),
+    ],
+)
+def test_a_change_of_limits_is_read_strictly(desk: Desk, body: object, field: str) -> None:
+    """What is not understood is refused by name, and changes nothing; so says OpenAPI."""
+    path = f"{SANDBOX}/{desk.sandbox()['id']}"
+    before = desk.rows(schema.account)
+    reply = desk.call("PATCH", path, body)
+    assert (reply.status, reply.body["field"]) == (400, field)
+    assert desk.rows(schema.account) == before
+    assert not check_request("SandboxLimits", body)
+
+
+def test_limits_of_an_ended_sandbox_are_a_conflict(desk: Desk) -> None:
+    """409: nothing calls with it any more; 404 for one that is another tenant's."""
+    path = f"{SANDBOX}/{desk.sandbox()['id']}"
+    assert desk.call("PATCH", path, {"concurrency": 1}, credential=desk.globex).status == 404
+    desk.call("DELETE", path)
+    assert desk.call("PATCH", path, {"concurrency": 1}).status == 409
+
+
+@pytest.mark.unbooked
+def test_usage_is_given_as_csv_page_by_page(desk: Desk) -> None:
+    """RFC 4180 with a heading; `link` leads to the next page, and no formula survives."""
+    with db.begin(desk.engine) as conn:
+        for number, model in enumerate(("=1+1", 'say "hi", x', "m")):
+            row = usage_row(number, model=model, upstream_request_id="\t=cmd|' /C calc'!A0")
+            conn.execute(sa.insert(schema.usage).values(**row))
+    pages, path = [], "/v1/usage?format=csv&group_by=model&limit=2"
+    while path:
+        reply = desk.call("GET", path)
+        assert reply.headers["content-type"] == "text/csv; charset=utf-8"
+        pages.append(list(csv.reader(io.StringIO(reply.content.decode(), newline=""))))
+        link = reply.headers.get("link", "")
+        path = link.partition(">")[0].removeprefix("<")
+        assert link == (f'<{path}>; rel="next"' if path else "")
+    assert [page[0] for page in pages] == [["model", *report.SUM_FIELDS]] * 2
+    assert [row[0] for page in pages for row in page[1:]] == ["'=1+1", "m", 'say "hi", x']
+    calls = desk.call("GET", "/v1/usage?format=csv&model=m")
+    heading, call = csv.reader(io.StringIO(calls.content.decode(), newline=""))
+    assert heading == list(report.CALL_FIELDS)
+    shown = dict(zip(heading, call, strict=True))
+    assert shown["upstream_request_id"].startswith("'\t=cmd")
+    assert (shown["stream"], shown["output_tokens"], shown["passes"]) == ("false", "", "[]")
+    assert calls.content.count(b"\r\n") == 2
+    empty = desk.call("GET", "/v1/usage?format=csv&tenant=globex").content.decode()
+    assert empty == ",".join(report.CALL_FIELDS) + "\r\n"
+    assert desk.call("GET", "/v1/usage?format=xml").body["field"] == "format"

@@ -1,9 +1,10 @@
 """Audit events and the counting of refusals."""
 
 import re
+from typing import Any
 
 from daypass_broker import audit, db, schema
-from daypass_broker.audit import AuditTag
+from daypass_broker.audit import AuditFilter, AuditTag
 from tests.unit.broker.desk import Desk
 
 
@@ -50,3 +51,29 @@ def test_refusals_are_one_row_a_minute(desk: Desk) -> None:
         ("sbx_a", "launch_reused", 0, 1),
         ("sbx_b", "clone", 0, 1),
     ]
+
+
+def events(desk: Desk, limit: int = 100, after: int | None = None, **wanted: Any) -> Any:
+    """Audit events that match."""
+    with db.read(desk.engine) as conn:
+        return audit.search(conn, AuditFilter(**wanted), limit=limit, after=after)
+
+
+def test_audit_is_read_backwards_page_by_page(desk: Desk) -> None:
+    """Newest first, `next` goes on to older events until there are none."""
+    written = [row.seq for row in desk.rows(schema.audit)]
+    first = events(desk, limit=len(written) - 1)
+    second = events(desk, limit=3, after=first["next"])
+    found = [event["seq"] for event in first["events"] + second["events"]]
+    assert found == written[::-1]
+    assert second["next"] is None
+
+
+def test_audit_is_filtered(desk: Desk) -> None:
+    """By tag, tenant and sandbox, each and together."""
+    with desk.acting() as act:
+        act.tell(AuditTag.SANDBOX_ENDED, tenant="acme", sandbox="sbx_a", detail={"a": [1]})
+    (event,) = events(desk, tenant="acme", sandbox="sbx_a", tag="sandbox.ended")["events"]
+    assert event["detail"] == {"a": [1]}
+    assert events(desk, tenant="globex", tag="sandbox.ended")["events"] == []
+    assert events(desk, tag="policy.applied")["events"][0]["tag"] == "policy.applied"

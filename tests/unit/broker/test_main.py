@@ -48,7 +48,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 def test_bootstrap(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Migrate, apply a policy and make credentials: all a first administrator needs."""
     (tmp_path / "policy.yaml").write_text(POLICY)
-    assert run(capsys, "migrate") == (0, "database is at revision 0001\n", "")
+    assert run(capsys, "migrate") == (0, "database is at revision 0002\n", "")
     code, out, _ = run(capsys, "apply", str(tmp_path / "policy.yaml"), "--dry-run")
     assert (code, out.splitlines()[-1]) == (0, "dry run: nothing was written")
     _, out, _ = run(capsys, "apply", str(tmp_path / "policy.yaml"))

@@ -7,6 +7,7 @@ import yaml
 
 from daypass_broker import db, policy_store, schema
 from daypass_broker.fields import FieldError
+from daypass_broker.limits import Limits
 from daypass_broker.policy import Wish, allot, parse
 from daypass_core.problem import Code, Refusal
 from daypass_core.scope import Scope, parse_scope
@@ -50,6 +51,15 @@ DETAILS = "profiles.coding.authorization_details"
         ("tenants.acme.profiles", ["coding", "coding"], "tenants.acme.profiles[1]: is given twice"),
         ("tenants.acme.profiles", ["none"], "tenants.acme.profiles[0]: no profile none"),
         ("tenants.acme.profiles", "coding", "tenants.acme.profiles: must be a list"),
+        ("profiles.coding.budget_per_day_usd", 0.5, "profiles.coding.budget_per_day_usd: must be"),
+        ("profiles.coding.concurrency", -1, "profiles.coding.concurrency: must be an integer"),
+        ("profiles.coding.over_budget", "ask", "profiles.coding.over_budget: must be one of"),
+        ("profiles.coding.drain_seconds", 61, "profiles.coding.drain_seconds: must be at most 60"),
+        ("profiles.coding.time_zone", "UTC", "profiles.coding.time_zone: unknown field"),
+        ("tenants.acme.time_zone", "Mars/Base", "tenants.acme.time_zone: is no IANA time zone"),
+        ("tenants.acme.budget_usd", "-5", "tenants.acme.budget_usd: must be"),
+        ("tenants.acme.max_budget_usd", "5", "tenants.acme.max_budget_usd: unknown field"),
+        ("tenants.acme.tokens_per_minute", "9", "tenants.acme.tokens_per_minute: must be an"),
         ("tenants.acme.state", "active", "tenants.acme.state: unknown field"),
         ("orchestrators.acme-ci.tenant", "x", "orchestrators.acme-ci.tenant: no tenant x"),
         ("orchestrators.acme-ci.tenant", False, "orchestrators.acme-ci.tenant: must be text"),
@@ -132,14 +142,27 @@ def test_what_a_document_does_not_name_stays(desk: Desk) -> None:
 
 
 def test_the_exported_policy_applies_unchanged(desk: Desk) -> None:
-    """What `export` gives is a document that changes nothing."""
+    """What `export` gives is a document that changes nothing; limits are written as they came."""
+    limits: dict[str, Any] = {
+        "budget_per_day_usd": "2.50",
+        "token_budget": 9,
+        "over_budget": "reject",
+        "drain_seconds": "0.5",
+    }
+    whole = changed("tenants.acme", {"profiles": ["coding"], "time_zone": "Asia/Tokyo", **limits})
+    whole["profiles"]["coding"] |= {**limits, "drain_seconds": 3}
+    desk.apply(yaml.safe_dump(whole))
     with db.read(desk.engine) as conn:
-        document = policy_store.export(conn)
+        document: Any = policy_store.export(conn)
+    assert document["tenants"]["acme"] == whole["tenants"]["acme"]
+    assert document["profiles"]["coding"] == whole["profiles"]["coding"] | {"launch": "reusable"}
+    assert document["tenants"]["globex"]["time_zone"] == "UTC"
     summary = desk.apply(db.to_json(document))
     assert (summary.created, summary.updated) == ([], [])
 
 
-PROFILE = parse(yaml.safe_load(POLICY), min_token_ttl=300).profiles[0]
+WHOLE = parse(yaml.safe_load(POLICY), min_token_ttl=300)
+PROFILE, TENANT = WHOLE.profiles[0], WHOLE.tenants[0]
 
 
 def scope(**changes: object) -> Scope:
@@ -157,7 +180,7 @@ def scope(**changes: object) -> Scope:
 @pytest.mark.parametrize(
     ("wish", "field"),
     [
-        (Wish(budget_nano=20 * 10**9 + 1), "budget_usd"),
+        (Wish(limits=Limits(ceiling_nano=20 * 10**9 + 1)), "budget_usd"),
         (Wish(lifetime_s=36_001), "lifetime_seconds"),
         (Wish(token_ttl_s=601), "token_ttl_seconds"),
         (
@@ -173,36 +196,36 @@ def scope(**changes: object) -> Scope:
 def test_nothing_goes_beyond_the_profile(wish: Wish, field: str) -> None:
     """A request for more than the profile gives is refused with 403, naming the field."""
     with pytest.raises(Refusal) as refused:
-        allot(PROFILE, wish, min_token_ttl=300)
+        allot(PROFILE, TENANT, wish, min_token_ttl=300)
     problem = refused.value.problem
     assert (problem.code, problem.status, problem.field) == (Code.BEYOND_PROFILE, 403, field)
 
 
 def test_a_request_may_take_less() -> None:
     """Every field within its limit is taken as asked; what is left out is the profile's default."""
-    wish = Wish(scope(), "single_use", 60, 300, 0)
-    got = allot(PROFILE, wish, min_token_ttl=300)
+    wish = Wish(scope(), "single_use", 60, 300, Limits(ceiling_nano=0))
+    got = allot(PROFILE, TENANT, wish, min_token_ttl=300)
     assert (got.scope, got.launch, got.lifetime_s) == (scope(), "single_use", 60)
-    assert (got.token_ttl_s, got.budget_nano) == (300, 0)
-    default = allot(PROFILE, Wish(), min_token_ttl=300)
+    assert (got.token_ttl_s, got.limits.ceiling_nano) == (300, 0)
+    default = allot(PROFILE, TENANT, Wish(), min_token_ttl=300)
     assert (default.scope, default.launch, default.lifetime_s) == (
         PROFILE.scope,
         "reusable",
         14_400,
     )
-    assert (default.token_ttl_s, default.budget_nano) == (600, 5 * 10**9)
+    assert (default.token_ttl_s, default.limits.ceiling_nano) == (600, 5 * 10**9)
 
 
 def test_a_single_use_profile_gives_nothing_reusable() -> None:
     """A profile of single-use launch credentials refuses a reusable one."""
     sealed = parse(yaml.safe_load(POLICY), min_token_ttl=300).profiles[1]
     with pytest.raises(Refusal) as refused:
-        allot(sealed, Wish(launch="reusable"), min_token_ttl=300)
+        allot(sealed, TENANT, Wish(launch="reusable"), min_token_ttl=300)
     assert refused.value.problem.field == "launch"
 
 
 def test_a_token_life_below_the_least_is_a_mistake() -> None:
     """Stock clients could not renew in time: 400, not 403."""
     with pytest.raises(Refusal) as refused:
-        allot(PROFILE, Wish(token_ttl_s=299), min_token_ttl=300)
+        allot(PROFILE, TENANT, Wish(token_ttl_s=299), min_token_ttl=300)
     assert refused.value.problem.status == 400

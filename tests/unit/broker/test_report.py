@@ -1,4 +1,4 @@
-"""Usage and audit read back."""
+"""Usage read back: calls, sums, pages."""
 
 from typing import Any
 
@@ -6,10 +6,11 @@ import pytest
 import sqlalchemy as sa
 
 from daypass_broker import db, report, schema
-from daypass_broker.audit import AuditTag
-from daypass_broker.report import AuditFilter, UsageFilter
+from daypass_broker.report import Grouping, UsageFilter
 from daypass_core.problem import Refusal
 from tests.unit.broker.desk import Desk, usage_row
+
+pytestmark = pytest.mark.unbooked  # rows without accounts
 
 DAY = 86_400
 
@@ -97,51 +98,116 @@ def test_a_page_mark_of_another_tenant_is_refused(used: Desk) -> None:
         ("tenant", ["acme", "globex"]),
         ("sandbox", ["sbx_a", "sbx_b"]),
         ("model", ["claude-haiku-4-5", "claude-sonnet-4-5"]),
+        ("token", ["tok_a"]),
         ("day", ["1970-01-01", "1970-01-02", "1970-01-03", "1970-01-04"]),
     ],
 )
 def test_groups_add_up_to_the_totals(used: Desk, group_by: str, keys: list[str]) -> None:
     """Every group is named by its key, and their calls add up."""
     with db.read(used.engine) as conn:
-        answer: Any = report.grouped(conn, UsageFilter(), group_by, limit=100)
+        answer: Any = report.grouped(conn, UsageFilter(), Grouping.of(group_by), limit=100)
     assert [row[group_by] for row in answer["rows"]] == keys
     assert sum(row["calls"] for row in answer["rows"]) == answer["totals"]["calls"] == 4
 
 
-def events(desk: Desk, limit: int = 100, after: int | None = None, **wanted: Any) -> Any:
-    """Audit events that match."""
-    with db.read(desk.engine) as conn:
-        return report.audit_events(conn, AuditFilter(**wanted), limit=limit, after=after)
-
-
-def test_audit_is_read_backwards_page_by_page(desk: Desk) -> None:
-    """Newest first, `next` goes on to older events until there are none."""
-    written = [row.seq for row in desk.rows(schema.audit)]
-    first = events(desk, limit=len(written) - 1)
-    second = events(desk, limit=3, after=first["next"])
-    found = [event["seq"] for event in first["events"] + second["events"]]
-    assert found == written[::-1]
-    assert second["next"] is None
-
-
-def test_audit_is_filtered(desk: Desk) -> None:
-    """By tag, tenant and sandbox, each and together."""
-    with desk.acting() as act:
-        act.tell(AuditTag.SANDBOX_ENDED, tenant="acme", sandbox="sbx_a", detail={"a": [1]})
-    (event,) = events(desk, tenant="acme", sandbox="sbx_a", tag="sandbox.ended")["events"]
-    assert event["detail"] == {"a": [1]}
-    assert events(desk, tenant="globex", tag="sandbox.ended")["events"] == []
-    assert events(desk, tag="policy.applied")["events"][0]["tag"] == "policy.applied"
-
-
-@pytest.mark.parametrize("group_by", ["tenant", "sandbox", "model", "day"])
+@pytest.mark.parametrize("group_by", ["tenant", "sandbox", "token", "model", "day", "label:task"])
 def test_groups_come_page_by_page(used: Desk, group_by: str) -> None:
     """Never more than `limit` groups; `next` leads on, and the totals stay those of all."""
     pages: list[Any] = []
     with db.read(used.engine) as conn:
-        whole = report.grouped(conn, UsageFilter(), group_by, limit=9)
+        whole = report.grouped(conn, UsageFilter(), Grouping.of(group_by), limit=9)
         while not pages or pages[-1]["next"] is not None:
             after = pages[-1]["next"] if pages else None
-            pages.append(report.grouped(conn, UsageFilter(), group_by, limit=1, after=after))
+            pages.append(
+                report.grouped(conn, UsageFilter(), Grouping.of(group_by), limit=1, after=after)
+            )
     assert [row for page in pages for row in page["rows"]] == whole["rows"]
     assert all(len(page["rows"]) == 1 and page["totals"] == whole["totals"] for page in pages)
+
+
+def labelled(desk: Desk) -> list[str]:
+    """Make three sandboxes of two tasks and one of none, with a call each; their ids."""
+    labels: list[dict[str, str]] = [{"task": "42"}, {"task": "7"}, {"other": "42"}, {"task": "42"}]
+    made = [desk.sandbox(labels=each)["id"] for each in labels]
+    with db.begin(desk.engine) as conn:
+        for number, ident in enumerate(made):
+            row = usage_row(10 + number, sandbox=ident, model=f"m{number}")
+            conn.execute(sa.insert(schema.usage).values(**row))
+    return made
+
+
+def test_calls_are_summed_by_a_label_of_their_sandbox(desk: Desk) -> None:
+    """One group for each value of the label; calls without it are one, at the end."""
+    labelled(desk)
+    with db.read(desk.engine) as conn:
+        answer: Any = report.grouped(conn, UsageFilter(), Grouping.of("label:task"), limit=9)
+    assert answer["group_by"] == "label:task"
+    assert [(row["label"], row["calls"]) for row in answer["rows"]] == [
+        ("42", 2),
+        ("7", 1),
+        (None, 1),
+    ]
+    assert answer["totals"]["calls"] == 4
+
+
+@pytest.mark.parametrize("text", ["day'", "label:", "label:A", 'label:a"b', "label", "label:a$b"])
+def test_a_grouping_is_one_of_those_there_are(text: str) -> None:
+    """Whatever else is asked for is refused, a label that no sandbox can have too."""
+    with pytest.raises(ValueError, match="must be one of tenant, sandbox"):
+        Grouping.of(text)
+
+
+PASSES = [
+    {"kind": "message", "model": None, "input_tokens": 10, "output_tokens": 3},
+    {
+        "kind": "advisor_message",
+        "model": "claude-opus-4-5",
+        "input_tokens": 100,
+        "output_tokens": 7,
+    },
+]
+
+
+@pytest.fixture
+def passed(desk: Desk) -> Desk:
+    """A desk with a call of two passes, one of them beside the totals, and one that crashed."""
+    rows = [
+        usage_row(
+            0,
+            output_tokens=3,
+            thinking_tokens=2,
+            web_search_requests=1,
+            service_tier="standard",
+            tokens=120,
+            passes=db.to_json(PASSES),
+        ),
+        usage_row(1, outcome="crashed", estimated=1, input_tokens=None, tokens=55),
+        usage_row(
+            2, state="open", cost_nano=None, outcome=None, settled_at=None, tokens=None,
+            input_tokens=None, reserved_tokens=9,
+        ),
+    ]  # fmt: skip
+    with db.begin(desk.engine) as conn:
+        for row in rows:
+            conn.execute(sa.insert(schema.usage).values(**row))
+    return desk
+
+
+def test_passes_are_counted_and_not_mixed_in(passed: Desk) -> None:
+    """Token columns are the provider's totals; passes beside them are in `tokens` and apart."""
+    sums = usage(passed)["totals"]
+    assert (sums["input_tokens"], sums["output_tokens"]) == (10, 3)
+    assert (sums["passes"], sums["pass_tokens"]) == (2, 107)
+    assert (sums["tokens"], sums["reserved_tokens"]) == (175, 9)
+    assert (sums["thinking_tokens"], sums["web_search_requests"]) == (2, 1)
+    assert tuple(sums) == report.SUM_FIELDS
+
+
+def test_a_call_shows_its_passes(passed: Desk) -> None:
+    """A call has its passes one by one, or none; what it holds it shows while it is open."""
+    opened, crashed, call = usage(passed)["rows"]
+    assert call["passes"] == PASSES
+    assert (call["tokens"], call["reserved_tokens"], call["service_tier"]) == (120, 0, "standard")
+    assert (crashed["passes"], crashed["tokens"], crashed["input_tokens"]) == ([], 55, None)
+    assert (opened["tokens"], opened["reserved_tokens"]) == (None, 9)
+    assert tuple(call) == report.CALL_FIELDS

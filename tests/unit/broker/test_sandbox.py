@@ -10,6 +10,7 @@ from daypass_broker import handout, revocation, sandbox, schema
 from daypass_broker.credential import Principal
 from daypass_broker.fields import FieldError
 from daypass_broker.keys import Purpose
+from daypass_broker.limits import Limits
 from daypass_broker.policy import Wish
 from daypass_broker.revoke import Order, revoke
 from daypass_broker.sandbox_request import SandboxRequest, read
@@ -125,7 +126,9 @@ def test_a_full_request_is_read() -> None:
     assert check_request("SandboxRequest", body)
     assert (request.tenant, request.profile, request.count) == ("acme", "coding", 2)
     assert (request.labels, request.connect) == ({"run/id": "7"}, "socket")
-    assert request.wish == Wish(request.wish.scope, "single_use", 60, 300, 500_000_000)
+    assert request.wish == Wish(
+        request.wish.scope, "single_use", 60, 300, Limits(ceiling_nano=500_000_000)
+    )
     assert request.wish.scope is not None
     assert read({}) == SandboxRequest()
 
@@ -139,7 +142,7 @@ def test_a_full_request_is_read() -> None:
         (GLOBEX, SandboxRequest(), 400, "profile"),
         (ACME, SandboxRequest(profile="sealed"), 403, "profile"),
         (ACME, SandboxRequest(profile="nothing"), 403, "profile"),
-        (ACME, SandboxRequest(wish=Wish(budget_nano=10**12)), 403, "budget_usd"),
+        (ACME, SandboxRequest(wish=Wish(limits=Limits(ceiling_nano=10**12))), 403, "budget_usd"),
         (ACME, SandboxRequest(wish=Wish(token_ttl_s=1)), 400, "token_ttl_seconds"),
     ],
 )
@@ -227,6 +230,7 @@ def test_what_is_no_certificate_is_not_given_out(
     assert refused.value.problem.code is Code.INTERNAL_ERROR
 
 
+@pytest.mark.unbooked
 def test_a_view_shows_the_account_and_no_credential(desk: Desk) -> None:
     """What is left is the budget less spent and held, never below zero."""
     row = make(desk)

@@ -4,14 +4,15 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from daypass_core.claims import Claims
 from daypass_core.problem import Code, Refusal
 from daypass_core.revocation import Verdict
 from daypass_core.verify import LEEWAY
 from daypass_proxy.admit import admit
-from daypass_proxy.estimate import ceiling
-from daypass_proxy.ledger import LedgerRefused, Outcome
+from daypass_proxy.estimate import quote
+from daypass_proxy.ledger import Hold, LedgerRefused, Limit, LimitState, Outcome
 from daypass_proxy.price import PriceTable
 from daypass_proxy.providers import Call
 from daypass_proxy.services import Services
@@ -44,11 +45,14 @@ async def test_admitted() -> None:
         assert reservation.account == ACCOUNT
         assert reservation.usage_id == "req_1"
         assert reservation.grant_id == "grt_root"
-        price = PRICES.find("anthropic", MODEL)
-        assert price is not None
-        assert reservation.amount_nano == ceiling(make_call(), price)
+        quoted = quote(make_call(), PRICES, services.clock.now())
+        assert reservation.base == quoted.base
+        assert reservation.output_least == quoted.output_least > 0
+        assert reservation.output_most == quoted.output_most
+        assert reservation.output_nano == quoted.output_nano > 0
         assert len(services.live_calls) == 1
-        assert attempt.price == price
+        assert attempt.held.tariff is not None
+        assert attempt.held.tariff.price == quoted.tariff.price
     assert len(services.live_calls) == 0
     assert ledger.settlement.outcome is Outcome.UNREACHABLE
     assert ledger.settlement.cost_nano == 0
@@ -65,15 +69,27 @@ async def test_unpriced_model() -> None:
     assert ledger.reservations == []
 
 
+async def test_unpriced_way_of_serving() -> None:
+    """What is asked for beside the model needs a price as well; the refusal names the field."""
+    ledger = FakeLedger()
+    call = structs.replace(make_call(model="claude-haiku-4-5"), speed="fast")
+    problem = (await refused(Proxy(ledger=ledger), call)).problem
+    assert problem.code is Code.UNPRICED_MODEL
+    assert "speed fast" in problem.title
+    assert problem.hint == "leave speed out, or have an admin add it to the price overlay"
+    assert ledger.reservations == []
+
+
 async def test_every_model_is_held() -> None:
     """A request that may fall back to another model holds both; an unpriced one refuses it."""
     ledger = FakeLedger()
     both = make_call(models=(MODEL, "claude-opus-4-5"))
     async with admit(both, make_claims(), "req_1", Proxy(ledger=ledger).services):
         pass
-    prices = [PRICES.find("anthropic", model) for model in both.models]
-    held = sum(ceiling(both, price) for price in prices if price)
-    assert ledger.reservations[0].amount_nano == held
+    one = quote(make_call(), PRICES, FakeClock().now())
+    held = ledger.reservations[0]
+    assert held.base.tokens >= 2 * one.base.tokens
+    assert held.base.nano > 2 * one.base.nano, "the other one is dearer"
     problem = (await refused(Proxy(), make_call(models=(MODEL, "claude-none")))).problem
     assert problem.code is Code.UNPRICED_MODEL
 
@@ -85,24 +101,17 @@ async def test_budget_exhausted() -> None:
     assert (problem.code, problem.status) == (Code.BUDGET_EXHAUSTED, 402)
     assert problem.should_retry is False
     assert problem.retry_after is None
+    assert problem.title == "sandbox budget too low for this call"
     assert "0.001 of 0.001 USD are left" in problem.hint
     assert ledger.settlements == []
 
 
-@pytest.mark.parametrize(
-    ("reason", "code", "status"),
-    [
-        ("held", Code.BUDGET_HELD, 429),
-        ("overloaded", Code.RATE_LIMITED, 429),
-        ("unknown_account", Code.STORE_UNAVAILABLE, 503),
-    ],
-)
-async def test_other_refusals(reason: str, code: Code, status: int) -> None:
-    """Refusals that pass by themselves say when to come back."""
+async def test_no_account() -> None:
+    """A token of a sandbox without an account is nobody's fault but the store's: 503."""
     ledger = FakeLedger()
-    ledger.refusal = LedgerRefused(reason)  # type: ignore[arg-type]
+    ledger.refusal = LedgerRefused("unknown_account")
     problem = (await refused(Proxy(ledger=ledger))).problem
-    assert (problem.code, problem.status) == (code, status)
+    assert (problem.code, problem.status) == (Code.STORE_UNAVAILABLE, 503)
     assert problem.retry_after
 
 
@@ -147,15 +156,18 @@ async def test_expired_meanwhile() -> None:
 
 
 async def test_unbilled_endpoint() -> None:
-    """An endpoint without a bill passes the ledger by, also when the store is gone."""
+    """An endpoint without a bill needs no price and holds nothing, but counts like any call."""
     ledger = FakeLedger()
-    ledger.unavailable = True
     services = Proxy(ledger=ledger).services
     call = make_call(endpoint="count_tokens", model="claude-unheard-of")
     async with admit(call, make_claims(), "req_1", services) as attempt:
-        assert attempt.price is None
+        assert attempt.held.tariff is None
+        assert ledger.held == {"req_1": Hold()}
         assert len(services.live_calls) == 1
-    assert ledger.settlements == []
+    assert ledger.settlement.cost_nano == 0
+    ledger.refusal = LedgerRefused("rate", LimitState(Limit.RPM, ACCOUNT, 10, 10, 0), 1, 700)
+    problem = (await refused(Proxy(ledger=ledger), call)).problem
+    assert (problem.code, problem.retry_after) == (Code.RATE_LIMITED, 1)
 
 
 async def wait_admitted(services: Services, *, cut_stale: bool = False) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from daypass_core.problem import Code, Refusal
+from daypass_proxy.providers import Beside
 from daypass_proxy.providers.anthropic import Anthropic
 from tests.fakes.anthropic import JSON, PLAIN, SONNET, detail, read, read_now, refused, user
 from tests.fakes.asgi import make_exchange
@@ -198,16 +199,18 @@ def test_model_side_doors(changes: dict[str, Any]) -> None:
 
 
 def test_all_models_are_in_the_call() -> None:
-    """The Call lists every model that may be billed, and the largest output among them."""
+    """The Call lists every model that may be billed, and the largest output of those that write."""
+    advisor = {"type": "advisor_20260301", "model": "claude-sonnet-6"}
     call = read(
         {
             "fallbacks": [{"model": "claude-sonnet-5", "max_tokens": 100}],
-            "tools": [{"type": "advisor_20260301", "name": "advisor", "model": "claude-sonnet-6"}],
+            "tools": [advisor | {"max_uses": 2, "max_tokens": 500}],
         },
         detail("advisor"),
     )
     assert call.models == (SONNET, "claude-sonnet-5", "claude-sonnet-6")
-    assert call.max_output_tokens == 100
+    assert (call.writers, call.max_output_tokens) == (2, 100)
+    assert call.beside == (Beside("claude-sonnet-6", 2, 500),)
 
 
 def test_default_fallbacks_are_refused() -> None:

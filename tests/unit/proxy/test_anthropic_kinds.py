@@ -7,6 +7,7 @@ import pytest
 
 from daypass_core.problem import Code
 from daypass_core.scope import Detail
+from daypass_proxy.providers import Beside
 from daypass_proxy.providers.anthropic import Anthropic
 from daypass_proxy.providers.anthropic_body import MAX_MODELS
 from daypass_proxy.providers.anthropic_fields import FIELDS
@@ -114,6 +115,11 @@ def test_a_feature_opens_its_kind(feature: str, changes: dict[str, Any]) -> None
     assert read(changes, detail(feature))
 
 
+def added(definition: dict[str, Any]) -> dict[str, Any]:
+    """A block that introduces a tool in the middle of a conversation."""
+    return {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}}
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -124,8 +130,9 @@ def test_a_feature_opens_its_kind(feature: str, changes: dict[str, Any]) -> None
     ],
 )
 def test_values_with_another_price_stay_closed(changes: dict[str, Any], field: str) -> None:
-    """A value that changes the price is in no hold and no bill, so no feature opens it."""
-    problem = refused(changes, detail(field, field.rpartition(".")[2]))
+    """A value that changes the price needs its feature; of a fallback it stays closed."""
+    others = {"inference_geo", "speed", "service_tier"} - {field}
+    problem = refused(changes, detail(*sorted(others)))
     assert problem.code is Code.FIELD_NOT_ALLOWED
     assert problem.field == field
 
@@ -133,21 +140,13 @@ def test_values_with_another_price_stay_closed(changes: dict[str, Any], field: s
 @pytest.mark.parametrize(
     "changes",
     [
-        {"tools": [{"type": "web_search_20250305", "name": "w"}]},
-        {"tools": [{"type": "web_search", "allowed_domains": ["docs.test"], "max_uses": 1}]},
         {"tools": [{"type": "code_execution_20260521", "name": "c"}]},
-        user(
-            {
-                "type": "tool_addition",
-                "tool": {"type": "tool_definition", "definition": {"type": "web_search_20250305"}},
-            }
-        ),
+        user(added({"type": "code_execution_20260521"})),
     ],
 )
 def test_tools_with_a_fee_stay_closed(changes: dict[str, Any]) -> None:
-    """A fee for each use is in no price and no hold, so no feature opens such a tool."""
-    scope = detail("web_search", "code_execution", domains=("docs.test",))
-    assert "cannot be priced" in refused(changes, scope).title
+    """A fee for each use without a price is in no hold, so no feature opens such a tool."""
+    assert "cannot be priced" in refused(changes, detail("code_execution")).title
 
 
 FETCH = {"type": "web_fetch_20260318", "name": "w", "max_uses": 3}
@@ -246,16 +245,11 @@ def test_field_sets_do_not_overlap() -> None:
     assert not set(tools["fees"]) & {*tools["client"], *tools["server"], *tools["egress"]}
 
 
-def added(definition: dict[str, Any]) -> dict[str, Any]:
-    """A block that introduces a tool in the middle of a conversation."""
-    return {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}}
-
-
 def test_tools_that_a_compaction_keeps_are_looked_at() -> None:
     """Rows 32, 34: what was introduced before a compaction is checked like any other tool."""
     kept = {"type": "compaction", "content": None, "tool_changes": [added({"name": "mine"})]}
     assert read(user(kept))
-    kept["tool_changes"] = [added({"type": "web_search_20250305"})]
+    kept["tool_changes"] = [added({"type": "code_execution_20260521"})]
     assert "cannot be priced" in refused(user(kept)).title
     kept["tool_changes"] = [added({"type": "advisor_20260301", "model": "claude-opus-5-5"})]
     problem = refused(user(kept), detail("advisor"))
@@ -265,8 +259,8 @@ def test_tools_that_a_compaction_keeps_are_looked_at() -> None:
 
 def test_an_advisor_has_the_cap_of_the_scope() -> None:
     """Row 39: an advisor's own limit is a whole number within the cap, like any other."""
-    tool = {"type": "advisor_20260301", "name": "advisor", "model": SONNET}
-    for value in (101, True, 1.5, 0):
+    tool = {"type": "advisor_20260301", "name": "advisor", "model": SONNET, "max_uses": 1}
+    for value in (101, True, 1.5, 0, None):
         problem = refused({"tools": [tool | {"max_tokens": value}]}, detail("advisor", cap=100))
         assert problem.field == "tools[0].max_tokens"
     assert read({"tools": [tool | {"max_tokens": 100}]}, detail("advisor", cap=100))
@@ -288,11 +282,12 @@ class Compared(Detail):
 
 def test_row_17_a_model_is_compared_with_the_scope_once() -> None:
     """Row 17: thousands of tools and 64 fallbacks that name one model are one comparison."""
-    tools = [{"type": "advisor", "name": "a", "model": SONNET}] * 1000
+    tools = [{"type": "advisor", "model": SONNET, "max_uses": 2, "max_tokens": 9}] * 1000
     scope = Compared("anthropic", ("messages",), ("claude-*",), ("advisor",))
     Compared.asked = 0
     call = read({"tools": tools, "fallbacks": [{"model": SONNET}] * MAX_MODELS}, scope)
     assert (call.models, Compared.asked) == ((SONNET,), 1)
+    assert call.beside == (Beside(SONNET, 2000, 9),)
 
 
 def test_row_17_fallbacks_are_bounded() -> None:

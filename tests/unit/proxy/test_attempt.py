@@ -10,12 +10,12 @@ from daypass_proxy.ledger import Outcome, Usage
 from daypass_proxy.meter import StreamMeter
 from daypass_proxy.streams import CutReason
 from daypass_proxy.transport import UpstreamRequest
-from tests.fakes.call import PRICE, make_attempt, make_call
+from tests.fakes.call import TARIFF, make_attempt, make_call, make_held
 from tests.fakes.ledger import FakeLedger
 from tests.servers.wire import MESSAGE_STOP, message_delta, message_start, text_delta
 
 START = message_start("m", {"input_tokens": 1000, "output_tokens": 1})
-INPUT = likely_input(make_call(), PRICE)
+INPUT = likely_input(make_call(), TARIFF)
 
 
 def sent_attempt(*parts: bytes, status: int | None = 200) -> Attempt:
@@ -34,7 +34,7 @@ def sent_attempt(*parts: bytes, status: int | None = 200) -> Attempt:
 def booked(attempt: Attempt) -> tuple[Usage, bool]:
     """Return the usage that would be booked, and whether it is an estimate."""
     bill = attempt.bill()
-    assert bill.cost_nano == PRICE.cost(bill.usage)
+    assert bill.cost_nano == TARIFF.cost(bill.usage).nano
     return bill.usage, bill.estimated
 
 
@@ -129,12 +129,35 @@ async def test_settled_though_cancelled() -> None:
     assert ledger.settlement.cost_nano == 0
 
 
-async def test_unbilled_endpoint_is_not_booked() -> None:
-    """An endpoint without a price leaves no row in the ledger."""
+async def test_unbilled_endpoint_is_booked_at_nothing() -> None:
+    """An endpoint without a price leaves a row as well, at no cost and no estimate."""
     ledger = FakeLedger()
-    attempt = make_attempt(ledger, make_call(endpoint="count_tokens"), price=None)
+    attempt = make_attempt(ledger, make_call(endpoint="count_tokens"))
     attempt.request = UpstreamRequest("POST", "http://up", (), b"{}", sent=True)
     await attempt.settle()
-    assert ledger.settlements == []
-    assert attempt.settlement is not None
-    assert attempt.settlement.cost_nano == 0
+    assert ledger.settlement == attempt.settlement
+    assert (ledger.settlement.cost_nano, ledger.settlement.estimated) == (0, False)
+    assert ledger.settlement.usage == Usage()
+
+
+def test_price_that_is_not_known_is_estimated() -> None:
+    """Figures said in full, at a price that nobody knows, are an estimate all the same."""
+    start = message_start("m", {"input_tokens": 1, "output_tokens": 1, "service_tier": "flex"})
+    attempt = sent_attempt(start, message_delta({"output_tokens": 4}), MESSAGE_STOP)
+    assert attempt.bill().usage.service_tier == "flex"
+    assert attempt.bill().estimated
+
+
+async def test_second_attempt_is_booked_by_itself() -> None:
+    """B51: an attempt begun anew has its own row; what the first one did is not told of it."""
+    ledger = FakeLedger()
+    attempt = make_attempt(ledger)
+    attempt.request = UpstreamRequest("POST", "http://up", (), b"{}", sent=True)
+    attempt.http_status, attempt.outcome = 401, Outcome.UPSTREAM_REFUSED
+    await attempt.settle()
+    attempt.again(make_held(attempt.call, attempt.claims, usage_id="req_test-2"))
+    await attempt.settle()
+    first, second = ledger.settlements
+    assert (first.usage_id, first.outcome) == ("req_test", Outcome.UPSTREAM_REFUSED)
+    assert (second.usage_id, second.outcome) == ("req_test-2", Outcome.UNREACHABLE)
+    assert second.http_status is None

@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from daypass_core.problem import Code, refuse
-from daypass_proxy.ledger import Outcome
-from daypass_proxy.price import PriceTable
+from daypass_proxy.ledger import Hold, Outcome
+from daypass_proxy.price import PriceTable, Tariff
 from tests.fakes.call import MODEL
 from tests.fakes.exchange import FakeClient
 from tests.fakes.forwarding import PROMPT, SETTINGS, WHOLE, Forwarding, request_body
@@ -35,10 +35,10 @@ async def test_streamed_call() -> None:
     proxy.clock.advance(0.25)
     client = await proxy.forward()
     assert client.body == b"".join(WHOLE)
-    price = PRICES.find("anthropic", MODEL)
+    price = PRICES.find("anthropic", MODEL, proxy.clock.now())
     settled = proxy.ledger.settlement
     assert price is not None
-    assert settled.cost_nano == price.cost(settled.usage) > 0
+    assert settled.cost_nano == Tariff(price).cost(settled.usage).nano > 0
     line = proxy.closing_line
     expected = {
         "request_id": "req_test",
@@ -70,14 +70,16 @@ async def test_whole_call() -> None:
 
 
 async def test_count_tokens() -> None:
-    """count_tokens goes up and back without touching the ledger."""
+    """count_tokens costs nothing, and has a row: it counts as a request and an open call."""
     proxy = Forwarding(FakeAnswer([b'{"input_tokens":7}'], headers=JSON))
-    proxy.ledger.unavailable = True
     messages = [{"role": "user", "content": PROMPT}]
     proxy.new_client(json.dumps({"model": MODEL, "messages": messages}).encode())
     assert (await proxy.forward("count_tokens")).body == b'{"input_tokens":7}'
     assert proxy.transport.requests[0].url == "https://api.example/v1/messages/count_tokens"
-    assert proxy.ledger.settlements == []
+    (reservation,) = proxy.ledger.reservations
+    assert (reservation.endpoint, reservation.hold(0)) == ("count_tokens", Hold())
+    assert reservation.output_most == 0
+    assert proxy.ledger.settlement.cost_nano == 0
     assert proxy.closing_line["outcome"] == "complete"
 
 

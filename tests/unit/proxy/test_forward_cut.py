@@ -7,18 +7,25 @@ from collections.abc import Callable
 import pytest
 
 from daypass_core.revocation import Revocation, RevocationSet
-from daypass_proxy.ledger import Outcome
+from daypass_proxy.ledger import Outcome, Terms
 from daypass_proxy.streams import CutReason
 from tests.fakes.exchange import FakeClient
 from tests.fakes.forwarding import WHOLE, Forwarding, request_body
 from tests.fakes.transport import JSON, FakeAnswer
 from tests.servers.wire import text_delta
-from tests.support import make_claims
+from tests.support import SANDBOX, make_claims
 
 
 @pytest.fixture(autouse=True)
 def _log_everything(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
+
+
+def without_drain(*script: FakeAnswer) -> Forwarding:
+    """A proxy whose account does not have answers read on without their client."""
+    proxy = Forwarding(*script)
+    proxy.ledger.terms[f"sandbox:{SANDBOX}"] = Terms(drain_ms=0)
+    return proxy
 
 
 async def wait_for(proxy: Forwarding, act: Callable[[], object]) -> FakeClient:
@@ -32,7 +39,7 @@ async def wait_for(proxy: Forwarding, act: Callable[[], object]) -> FakeClient:
 
 async def test_client_gone_before_headers() -> None:
     """B05 (b), B30 (b): a client that leaves before any byte pays for its input, once."""
-    proxy = Forwarding()
+    proxy = without_drain()
     client = await wait_for(proxy, proxy.client.hang_up)
     assert client.status is None
     settled = proxy.ledger.settlement
@@ -57,7 +64,7 @@ async def test_client_gone_before_it_is_watched() -> None:
 async def test_client_gone_in_the_stream() -> None:
     """B30 (a): a client that leaves in the middle ends the upstream's answer."""
     answer = FakeAnswer([*WHOLE[:4], asyncio.Event()])
-    proxy = Forwarding(answer)
+    proxy = without_drain(answer)
     task = asyncio.create_task(proxy.forward())
     await answer.waiting.wait()
     proxy.client.hang_up()
@@ -70,7 +77,7 @@ async def test_client_gone_in_the_stream() -> None:
 async def test_client_gone_in_a_whole_answer() -> None:
     """B30 (c): the same for a call that does not stream."""
     answer = FakeAnswer([b"{", asyncio.Event()], headers=JSON)
-    proxy = Forwarding(answer)
+    proxy = without_drain(answer)
     task = asyncio.create_task(proxy.forward())
     await answer.waiting.wait()
     proxy.client.hang_up()

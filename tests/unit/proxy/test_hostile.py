@@ -10,15 +10,15 @@ from daypass_core.problem import Code, Refusal
 from daypass_core.secret import parse_reference
 from daypass_proxy.body import parse
 from daypass_proxy.body_room import MAX_BYTES, MAX_PER_SANDBOX, SMALL_BYTES, BodyRoom
-from daypass_proxy.estimate import LONG_CONTEXT_TOKENS, TEMPLATE_TOKENS, ceiling
+from daypass_proxy.estimate import LONG_CONTEXT_TOKENS, TEMPLATE_TOKENS, quote
 from daypass_proxy.keyring import Keyring
+from daypass_proxy.price import PriceTable
 from daypass_proxy.providers import Call
 from daypass_proxy.providers.anthropic import Anthropic
 from daypass_proxy.settings import load
 from daypass_proxy.token import pass_token_request
 from tests.fakes.anthropic import detail, read, refused, user
 from tests.fakes.asgi import make_exchange
-from tests.fakes.call import MODEL, PRICE
 from tests.fakes.clock import FakeClock
 from tests.fakes.keys import FakeVault
 from tests.fakes.proxy import ENVIRONMENT, Proxy
@@ -153,21 +153,30 @@ async def test_who_hangs_up_does_not_stop_the_reading_of_a_newer_key() -> None:
 
 # -- money and ways out
 
+SMALL = "claude-haiku-4-5"  # its window is the smaller one of the table
+
 
 def test_the_long_context_flag_raises_the_hold() -> None:
     """A beta flag that opens a larger window than the price table's raises what is held."""
     flag = (b"anthropic-beta", b"a-2026-01-01,context-1m-2025-08-07")
-    text = {"system": "x" * 600_000}
-    plain, long = read(text), read(text, headers=(flag,))
-    assert ceiling(plain, PRICE) == PRICE.ceiling(PRICE.context_window, 64)
-    assert ceiling(long, PRICE) == PRICE.ceiling(len(long.body) + TEMPLATE_TOKENS, 64)
-    assert ceiling(document(flag), PRICE) == PRICE.ceiling(LONG_CONTEXT_TOKENS, 64)
+    text = {"model": SMALL, "system": "x" * 600_000}
+    scope = detail(models=(SMALL,))
+    plain, long = read(text, scope), read(text, scope, headers=(flag,))
+    assert held(plain) == 200_000
+    assert held(long) == len(long.body) + TEMPLATE_TOKENS
+    assert held(document(flag)) == LONG_CONTEXT_TOKENS
+
+
+def held(call: Call) -> int:
+    """Return how many input tokens are held for a call."""
+    return quote(call, PriceTable.load(), 0.0).base.tokens
 
 
 def document(*headers: tuple[bytes, bytes]) -> Call:
     """A call with a document."""
     source = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
-    return read({"model": MODEL} | user({"type": "document", "source": source}), headers=headers)
+    body = {"model": SMALL} | user({"type": "document", "source": source})
+    return read(body, detail(models=(SMALL,)), headers=headers)
 
 
 @pytest.mark.parametrize(

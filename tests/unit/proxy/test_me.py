@@ -8,7 +8,7 @@ import pytest
 from daypass_core.problem import Code, Refusal
 from daypass_core.scope import Detail
 from daypass_proxy import me
-from daypass_proxy.ledger import Balance, LedgerUnavailable
+from daypass_proxy.ledger import Balance, LedgerUnavailable, Limit, LimitState
 from daypass_proxy.me import allowed_models, usd
 from tests.fakes.asgi import Wire, make_exchange
 from tests.fakes.proxy import KEY, Proxy
@@ -42,6 +42,37 @@ async def test_self() -> None:
         "reserved_usd": "0.00",
         "remaining_usd": "3.7655",
     }
+    assert wire.json["limits"]["budget_usd"]["left"] == "3.7655"
+
+
+async def test_self_tells_every_limit() -> None:
+    """Each limit of the sandbox's own account is told: used, held, left, and when it resets."""
+    proxy = Proxy()
+    proxy.ledger.limits = (
+        LimitState(Limit.DAY, ACCOUNT, 2_000_000_000, 500_000_000, 250_000_000, 1_796_083_200_000),
+        LimitState(Limit.CONCURRENCY, ACCOUNT, 4, 1, 0),
+        LimitState(Limit.DAY, "tenant:acme", 9, 1, 0),
+    )
+    wire = await get(me.describe_self, proxy, b"/v1/self")
+    assert wire.json["limits"] == {
+        "budget_per_day_usd": {
+            "limit": "2.00",
+            "used": "0.50",
+            "held": "0.25",
+            "left": "1.25",
+            "resets_at": "2026-12-01T00:00:00Z",
+        },
+        "concurrency": {"limit": 4, "used": 1, "held": 0, "left": 3, "resets_at": None},
+    }
+    assert wire.json["budget"]["budget_usd"] is None
+    assert wire.json["budget"]["remaining_usd"] is None
+
+
+async def test_model_under_another_name() -> None:
+    """B40: a model of the scope is shown under each of its names."""
+    dated = b"/v1/models/claude-sonnet-4-5-20250929"
+    wire = await get(me.show_model, Proxy(), dated, models=("claude-sonnet-4-5",))
+    assert wire.json["id"] == "claude-sonnet-4-5-20250929"
 
 
 async def test_self_needs_a_token() -> None:

@@ -144,7 +144,7 @@ class Writer:
 def reference(stream: bytes) -> tuple[Any, ...]:
     """Read a stream slowly: by lines, every event parsed."""
     usage: dict[str, int | None] = dict.fromkeys(FIGURES)
-    deltas = text = 0
+    deltas = text = blocks = 0
     finished = final = failed = unreadable = False
     *lines, rest = stream.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     name, data = b"", list[bytes]()
@@ -170,13 +170,14 @@ def reference(stream: bytes) -> tuple[Any, ...]:
             finished |= kind == "message_stop"
             final |= kind == "message_stop"
             failed |= kind == "error"
+            blocks += kind == "content_block_start"
             if kind == "content_block_delta":
                 deltas += 1
                 text += 0 if name else sum(text_in(part) for part in data)
         if line == b"":
             name, data = b"", []
     between = rest == b"" and (not lines or lines[-1].removesuffix(b"\r") == b"")
-    return said_of(usage), deltas, text, finished, final, failed, unreadable, between
+    return said_of(usage), deltas, text, blocks, finished, final, failed, unreadable, between
 
 
 def text_in(line: bytes) -> int:
@@ -206,6 +207,7 @@ def metered(pieces: list[bytes]) -> tuple[Any, ...]:
         meter.usage,
         meter.deltas,
         meter.text_bytes,
+        meter.blocks,
         meter.finished,
         meter.final,
         meter.failed,
@@ -263,7 +265,7 @@ def test_byte_order_mark() -> None:
     stream = b'\xef\xbb\xbfdata: {"type":"message_stop"}\n\n'
     for place in range(len(stream)):
         assert metered(cut(stream, [place])) == reference(stream)
-    assert metered([stream])[3], "finished"
+    assert metered([stream])[4], "finished"
 
 
 def test_too_large_for_any_split(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +275,7 @@ def test_too_large_for_any_split(monkeypatch: pytest.MonkeyPatch) -> None:
     event = f"event: message_start\ndata: {packed(said)}\n\n".encode()
     whole = metered([event])
     assert whole[0] == Usage()
-    assert whole[6], "unreadable"
+    assert whole[7], "unreadable"
     assert metered(cut(event, [700])) == whole
 
 

@@ -106,6 +106,35 @@ def test_the_same_word_with_and_without_a_refusal() -> None:
     assert value(metrics, "daypass_upstream_failures_total", kind="upstream_broken") == 3
 
 
+def test_money_that_moves_while_a_call_runs() -> None:
+    """Extensions, drained answers and estimated bills are counted once for each call."""
+    metrics = Metrics()
+    calls: list[dict[str, Any]] = [
+        {},
+        {"extensions": 3, "extensions_refused": 2, "outcome": "cut_budget", "estimated": True},
+        {"drained_tokens": 70, "outcome": "client_gone"},
+        {"drained_tokens": 30, "outcome": "client_gone", "estimated": True},
+    ]
+    for fields in calls:
+        metrics.call_closed(closed(**fields), priced="m", cut=None)
+    extensions = "daypass_hold_extensions_total"
+    assert value(metrics, extensions, result="granted") == 3
+    assert value(metrics, extensions, result="refused") == 2
+    assert value(metrics, "daypass_drained_tokens_total") == 100
+    assert value(metrics, "daypass_drained_calls_total", result="known") == 1
+    assert value(metrics, "daypass_drained_calls_total", result="estimated") == 1
+    assert value(metrics, "daypass_estimated_calls_total", outcome="cut_budget") == 1
+    assert value(metrics, "daypass_estimated_calls_total", outcome="client_gone") == 1
+    assert value(metrics, "daypass_estimated_calls_total", outcome="complete") is None
+
+
+def test_refused_holds() -> None:
+    """A refused reservation is counted by the limit in the way and the kind of refusal."""
+    metrics = Metrics()
+    metrics.hold_refused("day", "exhausted")
+    assert value(metrics, "daypass_holds_refused_total", limit="day", reason="exhausted") == 1
+
+
 def test_cut_calls() -> None:
     """A call that was cut counts by its reason, and is no failure of the provider."""
     metrics = Metrics()

@@ -6,11 +6,12 @@ import pytest
 
 from daypass_proxy.exchange import Headers
 from daypass_proxy.ledger import Outcome, Usage
-from daypass_proxy.streams import CutReason
+from daypass_proxy.streams import CallCut, CutReason
 from tests.fakes.exchange import FakeClient
+from tests.fakes.ledger import FakeLedger
 from tests.fakes.relayed import WHOLE, Run, torn
 from tests.fakes.transport import Step
-from tests.servers.wire import MESSAGE_STOP, text_delta
+from tests.servers.wire import MESSAGE_STOP, message_delta, text_delta
 
 
 class Direct:
@@ -129,3 +130,39 @@ async def test_end_is_told_as_ever(whole: bool) -> None:
     await run.relay()
     assert (b"event: error" in run.client.body) is not whole
     assert run.client.finished
+
+
+async def test_nothing_is_written_to_nobody() -> None:
+    """B05: once the client has gone, pieces are read and metered, and go neither way."""
+    gate = asyncio.Event()
+    run = torn(gate, text_delta("secret"), message_delta({"output_tokens": 7}), MESSAGE_STOP)
+    way = direct(run)
+    task = run.start()
+    await run.answer.waiting.wait()
+    written = way.written
+    run.attempt.client_gone()
+    gate.set()
+    with pytest.raises(CallCut):
+        await task
+    assert way.written == written
+    assert b"secret" not in run.client.body
+    bill = run.attempt.bill()
+    assert (bill.outcome, bill.usage.output_tokens) == (Outcome.CLIENT_GONE, 7)
+    assert not bill.estimated
+    await run.attempt.settle()
+
+
+async def test_short_way_ends_with_the_hold() -> None:
+    """B06: a piece beyond what is held does not go the short way; the pump sees to the hold."""
+    texts = [text_delta("x" * 400) for _ in range(5)]
+    steps: list[Step] = [step for piece in (*WHOLE[:2], *texts) for step in (opened(), piece)]
+    run = Run(*steps, opened(), MESSAGE_STOP, max_output_tokens=64_000, output_tokens=1024)
+    way = direct(run)
+    ledger = run.attempt.ledger
+    assert isinstance(ledger, FakeLedger)
+    ledger.grants = 0
+    await run.relay()
+    assert run.said["type"] == "billing_error"
+    assert run.client.body.count(texts[0]) == 2, "800 of 1024, and 64 for the block"
+    assert run.attempt.outcome is Outcome.CUT_BUDGET
+    assert way.written >= 3

@@ -13,6 +13,7 @@ from daypass_core.clock import StoreClock
 from daypass_core.problem import Code, Refusal
 from daypass_core.revocation import RevocationSet, Verdict
 from daypass_proxy.revocations import RevocationView
+from daypass_proxy.revocations.sqlite import SqliteRevocations
 from daypass_proxy.streams import CutReason, LiveCalls
 from tests.fakes.call import entered
 from tests.support import aeventually, make_claims
@@ -80,7 +81,9 @@ def store(tmp_path: Path) -> Store:
 async def parts(store: Store) -> AsyncIterator[tuple[RevocationView, LiveCalls, Monotonic]]:
     """A running view over the store, polled fast."""
     monotonic, calls = Monotonic(), LiveCalls()
-    view = RevocationView(store.path, calls, StoreClock(monotonic), poll_seconds=0.005)
+    view = RevocationView(
+        SqliteRevocations(store.path), calls, StoreClock(monotonic), poll_seconds=0.005
+    )
     view.start()
     await asyncio.wait_for(view.wait_ready(), 10)
     yield view, calls, monotonic
@@ -92,7 +95,7 @@ Parts = tuple[RevocationView, LiveCalls, Monotonic]
 
 async def test_not_ready_before_the_first_load(tmp_path: Path) -> None:
     """Before anything was read nothing is admitted."""
-    view = RevocationView(tmp_path / "absent.db", LiveCalls(), StoreClock())
+    view = RevocationView(SqliteRevocations(tmp_path / "absent.db"), LiveCalls(), StoreClock())
     assert not view.ready
     assert view.age is None
     with pytest.raises(Refusal) as caught:
@@ -149,7 +152,7 @@ async def test_store_clock(parts: Parts, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         clock.now()
     store = Store(tmp_path / "second.db")
-    view = RevocationView(store.path, LiveCalls(), clock, poll_seconds=0.005)
+    view = RevocationView(SqliteRevocations(store.path), LiveCalls(), clock, poll_seconds=0.005)
     view.start()
     await asyncio.wait_for(view.wait_ready(), 10)
     assert abs(clock.now() - time.time()) < 1.0
@@ -159,7 +162,9 @@ async def test_store_clock(parts: Parts, tmp_path: Path) -> None:
 async def test_locked_store_ages(tmp_path: Path) -> None:
     """A store that another process holds exclusively makes the view age, then it recovers."""
     store = Store(tmp_path / "locked.db", journal="DELETE")
-    view = RevocationView(store.path, LiveCalls(), StoreClock(), poll_seconds=0.005)
+    view = RevocationView(
+        SqliteRevocations(store.path), LiveCalls(), StoreClock(), poll_seconds=0.005
+    )
     view.start()
     await asyncio.wait_for(view.wait_ready(), 10)
     with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
@@ -189,7 +194,11 @@ async def test_watch_cuts_by_itself(store: Store) -> None:
     """Nobody has to ask: open calls are cut when the view has become too old for them."""
     calls = LiveCalls()
     view = RevocationView(
-        store.path, calls, StoreClock(), poll_seconds=0.005, stale_stream_seconds=0.05
+        SqliteRevocations(store.path),
+        calls,
+        StoreClock(),
+        poll_seconds=0.005,
+        stale_stream_seconds=0.05,
     )
     view.start()
     await asyncio.wait_for(view.wait_ready(), 10)
@@ -236,7 +245,7 @@ async def test_view_does_not_write(store: Store, parts: Parts) -> None:
 def test_take_without_news() -> None:
     """A look that found nothing new makes the view fresh and keeps its set."""
     clock = StoreClock()
-    view = RevocationView(Path("unused"), LiveCalls(), clock)
+    view = RevocationView(SqliteRevocations(Path("unused")), LiveCalls(), clock)
     view.take(RevocationSet.from_rows(()), clock.monotonic())
     kept = view._set
     view.take(None, clock.monotonic())

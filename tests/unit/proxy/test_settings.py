@@ -6,6 +6,7 @@ import pytest
 
 from daypass_core.secret import Secret
 from daypass_core.settings import SettingsError
+from daypass_proxy import postgres
 from daypass_proxy.settings import Settings, load, parse_keys, shared
 
 GOOD = {
@@ -53,6 +54,32 @@ def test_defaults() -> None:
     assert settings.database_path == Path("/var/lib/daypass/daypass.db")
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
+def test_postgres(scheme: str) -> None:
+    """The broker's two spellings are taken; the view polls less often, the password is hidden."""
+    settings = read(DAYPASS_DATABASE_URL=f"{scheme}://me:pa%24%24@db.test:5433/daypass")
+    assert settings.database_path is None
+    assert settings.poll_seconds == 0.5
+    assert "pa%24" not in repr(settings)
+    assert postgres.parse(settings.database_url) == {
+        "user": "me",
+        "password": "pa$$",
+        "host": "db.test",
+        "port": "5433",
+        "dbname": "daypass",
+    }
+
+
+def test_postgres_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A URL that libpq cannot read repeats nothing; without the driver it is said how to get it."""
+    text = problems(DAYPASS_DATABASE_URL="postgresql://me:sk-ant%zz@db.test/daypass")
+    assert "DAYPASS_DATABASE_URL: must be postgresql://" in text
+    assert "sk-ant" not in text
+    monkeypatch.setattr("daypass_proxy.settings.find_spec", lambda _: None)
+    text = problems(DAYPASS_DATABASE_URL="postgresql://db.test/daypass")
+    assert "pip install 'daypass-proxy[postgres]'" in text
+
+
 def test_all_problems_at_once() -> None:
     """Every name at fault is in one message."""
     text = problems(
@@ -76,6 +103,7 @@ def test_values_are_never_shown() -> None:
         DAYPASS_BROKER_URL=secret,
     )
     assert secret not in text
+    assert secret not in repr(read(DAYPASS_DATABASE_URL=f"postgresql://u:{secret}@h/db"))
     assert GOOD["ACME_KEY"] not in repr(read())
 
 

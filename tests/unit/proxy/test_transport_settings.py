@@ -26,7 +26,7 @@ def read(**changes: str) -> Settings:
 
 async def test_plain_settings() -> None:
     """Without settings of its own there is no egress proxy, and private addresses are refused."""
-    transport = app._transport(read())
+    transport = app.make_transport(read())
     dialer = transport._dialer
     assert (dialer._egress, dialer._inside, dialer._seconds) == (None, False, 5)
     assert (transport._timeouts.first_byte, transport._timeouts.idle) == (600, 300)
@@ -34,7 +34,7 @@ async def test_plain_settings() -> None:
 
 async def test_all_settings(tmp_path: Path) -> None:
     """The extra CA is trusted, the egress proxy known by its credential, which nothing shows."""
-    transport = app._transport(
+    transport = app.make_transport(
         read(
             DAYPASS_UPSTREAM_CA_FILE=str(Authority(tmp_path).file),
             DAYPASS_UPSTREAM_PRIVATE="1",
@@ -53,7 +53,7 @@ async def test_all_settings(tmp_path: Path) -> None:
 
 async def test_egress_proxy_without_credential() -> None:
     """An egress proxy that asks for nothing gets no credential."""
-    transport = app._transport(read(DAYPASS_EGRESS_PROXY="http://egress.test:3128"))
+    transport = app.make_transport(read(DAYPASS_EGRESS_PROXY="http://egress.test:3128"))
     assert transport._egress is not None
     assert transport._egress.header == b""
 
@@ -65,4 +65,4 @@ async def test_ca_file_is_not_usable(tmp_path: Path, content: bytes | None) -> N
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(RuntimeError, match="DAYPASS_UPSTREAM_CA_FILE"):
-        app._transport(replace(read(), upstream_ca_file=file))
+        app.make_transport(replace(read(), upstream_ca_file=file))

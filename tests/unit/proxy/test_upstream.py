@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from daypass_core.problem import Code
-from daypass_proxy.ledger import Outcome
+from daypass_proxy.ledger import LedgerRefused, Outcome
 from daypass_proxy.providers import Provider
 from daypass_proxy.streams import CallCut, CutReason
 from daypass_proxy.transport import UpstreamBroken, UpstreamUnreachable
@@ -87,6 +87,53 @@ async def test_key_rotated() -> None:
     ]
     assert first.closed
     assert up.attempt.http_status == 200
+
+
+async def test_second_attempt_has_its_own_row() -> None:
+    """B51: the attempt that was refused is settled at nothing before the next one is held."""
+    up = Upstream(error(401, "authentication_error", "no"), FakeAnswer([b"{}"], headers=JSON))
+    task = asyncio.create_task(up.send())
+    await up.rotate(acme=NEWER)
+    await task
+    first = up.ledger.settlement
+    assert (first.usage_id, first.http_status, first.cost_nano) == ("req_test", 401, 0)
+    assert first.outcome is Outcome.UPSTREAM_REFUSED
+    (second,) = up.ledger.reservations
+    assert (second.usage_id, second.attempt) == ("req_test-2", 2)
+    assert up.attempt.held.reservation is second
+    assert up.attempt.settlement is None
+    await up.attempt.settle()
+    assert up.ledger.open_rows == 0
+
+
+async def test_second_attempt_may_be_refused() -> None:
+    """B51: where the budget has gone meanwhile nothing is sent again, and nothing stays held."""
+    up = Upstream(error(401, "authentication_error", "no"))
+    up.ledger.refusal = LedgerRefused("overloaded")
+    task = asyncio.create_task(up.refused())
+    await up.rotate(acme=NEWER)
+    assert (await task).code is Code.RATE_LIMITED
+    assert len(up.transport.requests) == 1
+    await up.attempt.settle()
+    assert up.ledger.settlement.http_status == 401
+
+
+async def test_no_second_attempt_without_a_client() -> None:
+    """A client that left while the first attempt was refused does not cause another."""
+    up = Upstream(error(401, "authentication_error", "no"))
+
+    async def send() -> None:
+        with pytest.raises(CallCut):
+            await up.send()
+
+    task = asyncio.create_task(send())
+    await up.transport.arrived.wait()
+    up.attempt.client_gone()
+    await up.rotate(acme=NEWER)
+    await task
+    assert len(up.transport.requests) == 1
+    await up.attempt.settle()
+    assert up.ledger.settlement.cost_nano == 0
 
 
 async def test_key_refused(caplog: pytest.LogCaptureFixture) -> None:

@@ -45,12 +45,14 @@ class Asked:
 class AdminServer:
     """`answers` maps "METHOD /path", without the query, to (status, body); else 200 and {}.
 
-    A list of bodies is answered one by one; the body "lose" drops the connection.
+    A list of bodies is answered one by one; the body "lose" drops the connection. Bytes go as they
+    are. `links` are the `link` headers of a path's answers, in turn.
     """
 
     url: str = ""
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    links: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def calls(self) -> list[str]:
@@ -74,13 +76,15 @@ def admin_server() -> Iterator[AdminServer]:
                 found = found.pop(0)
             if found == "lose":
                 return
-            data = json.dumps(found).encode()
+            data = found if isinstance(found, bytes) else json.dumps(found).encode()
             self.send_response(status)
+            if path in state.links and (link := state.links[path].pop(0)):
+                self.send_header("link", link)
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_PUT = do_DELETE = answer
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
 
         def log_message(self, format: str, *args: object) -> None:
             pass

@@ -84,6 +84,7 @@ def test_every_other_act_is_one_call(admin: AdminServer, broker: Broker) -> None
     broker.get("a/../b?c")
     broker.restore("sbx_a")
     broker.replace_launch("sbx_a")
+    broker.limit("sbx_a", budget_usd="2.00", concurrency=None)
     broker.revoke("sandbox", "sbx_a", reason="stolen")
     broker.revoke("global")
     broker.revocations()
@@ -97,6 +98,7 @@ def test_every_other_act_is_one_call(admin: AdminServer, broker: Broker) -> None
         "GET /v1/sandboxes/a%2F..%2Fb%3Fc",
         "POST /v1/sandboxes/sbx_a/restore",
         "POST /v1/sandboxes/sbx_a/launch",
+        "PATCH /v1/sandboxes/sbx_a",
         "POST /v1/revocations",
         "POST /v1/revocations",
         "GET /v1/revocations",
@@ -107,9 +109,10 @@ def test_every_other_act_is_one_call(admin: AdminServer, broker: Broker) -> None
         "GET /v1/credentials",
         "DELETE /v1/credentials/crd_a",
     ]
-    assert admin.asked[3].json() == {"scope": "sandbox", "ident": "sbx_a", "reason": "stolen"}
-    assert admin.asked[4].json() == {"scope": "global"}
-    assert admin.asked[9].json() == {"role": "orchestrator", "orchestrator": "ci"}
+    assert admin.asked[3].json() == {"budget_usd": "2.00", "concurrency": None}
+    assert admin.asked[4].json() == {"scope": "sandbox", "ident": "sbx_a", "reason": "stolen"}
+    assert admin.asked[5].json() == {"scope": "global"}
+    assert admin.asked[10].json() == {"role": "orchestrator", "orchestrator": "ci"}
 
 
 def test_a_refusal_carries_its_field(admin: AdminServer, broker: Broker) -> None:
@@ -169,3 +172,25 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(SettingsError, match=r"cannot read .*config\.json"):
         Broker(env=nothing)
+
+
+def test_csv_comes_page_by_page(admin: AdminServer, broker: Broker) -> None:
+    """Pages are found by their `link`, the heading is in the first alone, and only our own path is
+    ever followed."""
+    pages = [b"day,calls\r\na,1\r\n", b'day,calls\r\n"b\r\n",2\r\n', b"day,calls\r\nc,3\r\n"]
+    admin.answers["GET /v1/usage"] = (200, list(pages))
+    next_page = '</v1/usage?after=a%2Fb>; rel="next"'
+    admin.links["/v1/usage"] = [next_page, '<https://elsewhere/v1/usage?x>; rel="next"', ""]
+    found = "".join(broker.usage_csv(group_by="day", tenant=None))
+    assert found == 'day,calls\r\na,1\r\n"b\r\n",2\r\n'
+    assert admin.calls == [
+        "GET /v1/usage?group_by=day&format=csv&limit=1000",
+        "GET /v1/usage?after=a%2Fb",
+    ]
+
+
+def test_csv_that_is_refused_is_an_error(admin: AdminServer, broker: Broker) -> None:
+    """A refusal is told as everywhere, and nothing is given before."""
+    admin.answers["GET /v1/usage"] = (400, {"detail": "group_by: must be one of", "code": "x"})
+    with pytest.raises(Refused, match="group_by: must be one of"):
+        list(broker.usage_csv(group_by="colour"))

@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from daypass.__main__ import build_parser, main
 from tests.unit.sdk.admin_server import SANDBOX, AdminServer
 from tests.unit.sdk.token_server import LAUNCH, TokenServer
 
-SUMS = {"calls": 2, "input_tokens": 50, "output_tokens": 30, "cost_usd": "0.0002"}
+SUMS = {"calls": 2, "input_tokens": 50, "output_tokens": 30, "tokens": 90, "cost_usd": "0.0002"}
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +48,7 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
 def test_every_command_has_help_and_an_act(capsys: pytest.CaptureFixture[str]) -> None:
     """`--help` works everywhere, and every command leads to a function that exists."""
     commands = list(leaves(build_parser()))
-    assert len(commands) == 18
+    assert len(commands) == 20
     for parser in commands:
         words = parser.prog.split()[1:]
         with pytest.raises(SystemExit) as ended:
@@ -194,16 +196,10 @@ def test_usage_is_summed_or_listed(admin: AdminServer, capsys: pytest.CaptureFix
     """Grouped by what was asked, or call by call, with the total below."""
     rows = [{"model": "m", **SUMS}]
     admin.answers["GET /v1/usage"] = (200, {"rows": rows, "totals": SUMS})
-    out = run(capsys, "usage", "--group-by", "model", "--since", "2026-11-01")
-    assert out.splitlines()[0].split() == [
-        "MODEL",
-        "CALLS",
-        "INPUT",
-        "OUTPUT",
-        "CACHE",
-        "READ",
-        "COST",
-        "USD",
+    out = run(capsys, "usage", "--by", "model", "--since", "2026-11-01")
+    assert re.split("  +", out.splitlines()[0]) == [
+        *("MODEL", "CALLS", "INPUT", "OUTPUT", "CACHE WRITE", "CACHE READ", "PASSES"),
+        *("ALL TOKENS", "COST USD"),
     ]
     assert out.splitlines()[-1] == "2 calls, USD 0.0002 in all"
     assert admin.calls[-1] == "GET /v1/usage?since=2026-11-01&group_by=model"
@@ -218,6 +214,71 @@ def test_usage_is_summed_or_listed(admin: AdminServer, capsys: pytest.CaptureFix
         "1 of them still run and hold USD 0.1",
         "1 of them are booked by estimate",
     ]
+    label = {"label": "42", **SUMS}
+    admin.answers["GET /v1/usage"] = (200, {"rows": [label], "totals": SUMS})
+    first, row, *_ = run(capsys, "usage", "--by", "label:task").splitlines()
+    assert (first.split()[0], row.split()[0]) == ("LABEL:TASK", "42")
+    assert admin.calls[-1] == "GET /v1/usage?group_by=label%3Atask"
+
+
+def test_usage_is_printed_as_csv(admin: AdminServer, capsysbinary: Any) -> None:
+    """Every page, byte for byte as the broker wrote it, line ends too; not together with JSON."""
+    admin.answers["GET /v1/usage"] = (200, "model,calls\r\nü,2\r\n".encode())
+    assert main(["usage", "--by", "model", "--csv", "--until", "2026-12-01"]) == 0
+    assert capsysbinary.readouterr().out == "model,calls\r\nü,2\r\n".encode()
+    assert admin.calls == [
+        "GET /v1/usage?until=2026-12-01&group_by=model&format=csv&limit=1000",
+    ]
+    assert main(["usage", "--csv", "--json"]) == 2
+    assert b"are two answers; say one of them" in capsysbinary.readouterr().err
+
+
+STATE = {"limit": 4, "used": 0, "held": 1, "left": 3, "resets_at": None}
+
+
+def test_limits_are_shown_and_changed(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each flag is a field of the request, `none` is no limit, and the answer shows them as a
+    table."""
+    row = {"id": "sbx_a", "budget_usd": "2.50", "limits": {}}
+    row["tenant_limits"] = {"concurrency": STATE}
+    admin.answers["PATCH /v1/sandboxes/sbx_a"] = admin.answers["GET /v1/sandboxes/sbx_a"] = 200, row
+    flags = "--budget 2.50 --day 1 --month none --tokens 9 --rpm none --tpm 7 --concurrency 4"
+    terms = "--over-budget clamp --drain-seconds 0.5 --drain-tokens none"
+    out = run(capsys, "sandbox", "limits", "sbx_a", *flags.split(), *terms.split())
+    assert admin.asked[0].json() == {
+        "budget_usd": "2.50",
+        "budget_per_day_usd": "1",
+        "budget_per_month_usd": None,
+        "token_budget": 9,
+        "requests_per_minute": None,
+        "tokens_per_minute": 7,
+        "concurrency": 4,
+        "over_budget": "clamp",
+        "drain_seconds": "0.5",
+        "drain_tokens": None,
+    }
+    assert out.splitlines() == [
+        "id          sbx_a",
+        "budget_usd  2.50",
+        "",
+        "LIMIT        OF      MOST  USED  HELD  LEFT  RESETS",
+        "concurrency  tenant     4     0     1     3       -",
+    ]
+    assert run(capsys, "sandbox", "show", "sbx_a") == out
+    assert json.loads(run(capsys, "sandbox", "show", "sbx_a", "--json")) == row
+
+
+def test_a_sandbox_is_created_with_limits(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a request may ask for has the same flags; `none` is nothing to ask for."""
+    admin.answers["POST /v1/sandboxes"] = (201, SANDBOX)
+    run(capsys, "sandbox", "create", "--json", "--day", "1", "--rpm", "30", "--drain-seconds", "1")
+    asked = {"budget_per_day_usd": "1", "requests_per_minute": 30, "drain_seconds": "1"}
+    assert admin.asked[0].json() == asked
+    assert main(["sandbox", "create", "--rpm", "none"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -307,6 +368,10 @@ def test_a_token_is_all_that_is_printed(
         ("sandbox create --count x", 2, "invalid int value: 'x'"),
         ("sandbox create --label x", 2, "write --label NAME=VALUE"),
         ("sandbox show a", 1, "no such sandbox"),
+        ("sandbox limits a", 2, "say at least one limit to change; such as --budget 2.50"),
+        ("sandbox limits a --rpm x", 2, "invalid count value: 'x'"),
+        ("ledger", 2, "see `daypass ledger --help`"),
+        ("ledger verify --dir /nowhere", 2, "no database at /nowhere/daypass.db; pass --dir"),
         ("run", 2, "no command given; write: daypass run -- COMMAND"),
         ("run -- true", 2, "no proxy address; set ANTHROPIC_BASE_URL"),
         ("forward", 2, "pass --socket or set DAYPASS_PROXY_SOCKET"),

@@ -24,7 +24,7 @@ def complete(*typed: str) -> set[str]:
     return set(done.stdout.split())
 
 
-ACTIONS = {"create", "list", "show", "end", "restore", "launch"}
+ACTIONS = {"create", "list", "show", "limits", "end", "restore", "launch"}
 
 
 @pytest.mark.parametrize(
@@ -33,10 +33,12 @@ ACTIONS = {"create", "list", "show", "end", "restore", "launch"}
         (("daypass", "sa"), {"sandbox"}),
         (("daypass", "sandbox", ""), {"--help", *ACTIONS}),
         (("daypass", "sandbox", "create", "--bu"), {"--budget"}),
-        (("daypass", "--version", "sandbox", "li"), {"list"}),
+        (("daypass", "--version", "sandbox", "lis"), {"list"}),
         (("daypass", "completion", ""), {"--help", *SHELLS}),
         (("daypass", "revoke", "--al"), {"--all"}),
-        (("daypass", "usage", "--group-by", "model", "--js"), {"--json"}),
+        (("daypass", "ledger", "v"), {"verify"}),
+        (("daypass", "sandbox", "limits", "sbx_a", "--drain-t"), {"--drain-tokens"}),
+        (("daypass", "usage", "--by", "model", "--cs"), {"--csv"}),
     ],
 )
 def test_bash_offers_what_may_follow(typed: tuple[str, ...], offered: set[str]) -> None:

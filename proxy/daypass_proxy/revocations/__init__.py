@@ -1,36 +1,57 @@
 """The revocation view: what the store says is revoked, a fraction of a second old.
 
 Place in the flow: `authenticate` and `admit` ask it about every call, and a new set cuts the open
-calls that it speaks against. A thread of its own, with a read-only connection of its own, looks for
-commits by others (`PRAGMA data_version`, 4 µs) and loads all rows when the version row has moved.
-It also carries the store's clock into ours. A store that is locked, gone or not understood only
-makes the view age: past 31 s no call is admitted, past 61 s open calls are cut.
+calls that it speaks against. A thread of its own looks at the store again and again, through a
+`RevocationStore` (`sqlite`, `postgres`), and loads all rows when their version has moved. It also
+carries the store's clock into ours. A store that is locked, gone or not understood only makes the
+view age: past 31 s no call is admitted, past 61 s open calls are cut.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sqlite3
 import threading
 from contextlib import closing
 from logging import ERROR, WARNING
-from pathlib import Path
 from typing import Protocol
 
 from daypass_core.claims import Claims
 from daypass_core.clock import StoreClock
 from daypass_core.log import event, get_logger
 from daypass_core.problem import Code, refuse
-from daypass_core.revocation import Revocation, RevocationSet, Verdict
+from daypass_core.revocation import RevocationSet, Verdict
 
 log = get_logger(__name__)
 
-_BUSY_SECONDS = 1.0
-_ROWS = "SELECT scope, ident, not_before, expires_at FROM revocation"
-_VERSION = "SELECT version FROM revocation_version WHERE id = 1"
-# SQLite's clock as epoch seconds; unixepoch('subsec') is newer than the SQLite of many systems.
-_NOW = "SELECT (julianday('now') - 2440587.5) * 86400.0"
+
+class RevocationStore(Protocol):
+    """Where the view looks: one connection, used by the view's thread alone (but for `wake`)."""
+
+    version: int | None
+    """Version of the rows that were loaded last; None before, and after `forget`."""
+
+    def look(self) -> tuple[float, RevocationSet | None]:
+        """Return the store's time in epoch seconds, and the set when it is new to us.
+
+        Whatever it raises means that the store did not answer, or not in words we understand.
+        """
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Return after so long, or sooner when there may be news or somebody calls `wake`."""
+        ...
+
+    def forget(self) -> None:
+        """Let go of the connection, so that the next look connects and reads all rows."""
+        ...
+
+    def wake(self) -> None:
+        """Let no `wait` last any longer, since the view is to end; from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; after that only `wake` may be called."""
+        ...
 
 
 class OpenCalls(Protocol):
@@ -50,7 +71,7 @@ class RevocationView:
 
     def __init__(
         self,
-        path: Path,
+        store: RevocationStore,
         live_calls: OpenCalls,
         clock: StoreClock,
         *,
@@ -58,8 +79,8 @@ class RevocationView:
         stale_seconds: float = 31.0,
         stale_stream_seconds: float = 61.0,
     ) -> None:
-        """`path` is the SQLite database that the broker writes."""
-        self._path = path
+        """Times in seconds; `store` is closed by the thread that `start` makes."""
+        self._store = store
         self._live_calls = live_calls
         self._clock = clock
         self._poll_seconds = poll_seconds
@@ -128,9 +149,12 @@ class RevocationView:
     async def close(self) -> None:
         """Stop the thread."""
         self._stop.set()
+        self._store.wake()
         if self._watch is not None:
             self._watch.cancel()
-        if self._thread is not None:
+        if self._thread is None:
+            self._store.close()
+        else:
             await asyncio.to_thread(self._thread.join)
 
     def _watch_age(self) -> None:
@@ -143,14 +167,14 @@ class RevocationView:
     def _poll(self) -> None:
         """The thread: look, post what was found to the loop, wait."""
         failing = False
-        with closing(_Store(self._path)) as store:
+        with closing(self._store) as store:
             while not self._stop.is_set():
                 began = self._clock.monotonic()
                 try:
                     now, found = store.look()
                 except Exception as error:
                     # Whatever it is, this thread must live on and the view must age.
-                    store.close()
+                    store.forget()
                     if not failing:
                         reason = f"{type(error).__name__}: {error}"
                         event(log, "revocation_view_failed", level=ERROR, reason=reason)
@@ -162,7 +186,7 @@ class RevocationView:
                     self._clock.set(now)
                     self.version = store.version
                     self._post(found, began)
-                self._stop.wait(self._poll_seconds)
+                store.wait(self._poll_seconds)
 
     def _post(self, found: RevocationSet | None, as_of: float) -> None:
         assert self._loop is not None
@@ -170,75 +194,3 @@ class RevocationView:
             self._loop.call_soon_threadsafe(self.take, found, as_of)
         except RuntimeError:
             self._stop.set()  # the loop is closed: there is nobody left to tell
-
-
-class _Store:
-    """The thread's connection; opened when needed, forgotten after any failure."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] = (0, 0)
-        self._seen: int | None = None
-        self.version: int | None = None
-
-    def look(self) -> tuple[float, RevocationSet | None]:
-        """Return the store's time in epoch seconds, and the set when it is new to us.
-
-        Raises sqlite3.Error, OSError, or ValueError for rows that are not understood.
-        """
-        file = os.stat(self._path)
-        if self._connection is not None and (file.st_dev, file.st_ino) != self._file:
-            # Replaced under us: the old file would answer for ever, and never change again.
-            self.close()
-        if self._connection is None:
-            self._file = (file.st_dev, file.st_ino)
-            self._connection = _connect(self._path)
-        connection = self._connection
-        (now,) = connection.execute(_NOW).fetchone()
-        (seen,) = connection.execute("PRAGMA data_version").fetchone()
-        found = None
-        if seen != self._seen:
-            found = self._load(connection)
-            self._seen = seen
-        return float(now), found
-
-    def close(self) -> None:
-        """Forget everything, so that the next look reads all rows."""
-        connection, self._connection = self._connection, None
-        self._seen = self.version = None
-        if connection is not None:
-            connection.close()
-
-    def _load(self, connection: sqlite3.Connection) -> RevocationSet | None:
-        connection.execute("BEGIN")
-        try:
-            row = connection.execute(_VERSION).fetchone()
-            if row is None:
-                raise ValueError("revocation_version has no row; run the migrations")
-            if row[0] == self.version:
-                return None
-            rows = connection.execute(_ROWS).fetchall()
-        finally:
-            connection.execute("ROLLBACK")
-        found = RevocationSet.from_rows(
-            Revocation(scope, ident or "", not_before, expires_at)
-            for scope, ident, not_before, expires_at in rows
-        )
-        self.version = row[0]
-        return found
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro",
-        uri=True,
-        timeout=_BUSY_SECONDS,
-        isolation_level=None,
-    )
-    try:
-        connection.execute("PRAGMA query_only = 1")
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection

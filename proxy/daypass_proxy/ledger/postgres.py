@@ -1,0 +1,192 @@
+"""The ledger's store in PostgreSQL, which several proxies may write at the same time.
+
+A batch is one transaction and few round trips: begin and lock the rows, find the chains, lock the
+accounts, write everything and commit. Every process locks usage rows first and accounts second,
+each in the order of their ids, and waits for nothing else while it holds a lock: no two can wait
+for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from daypass_proxy import postgres
+from daypass_proxy.ledger import postgres_statements as sql
+from daypass_proxy.ledger.account import Account
+from daypass_proxy.ledger.store import SCHEMA, BatchFailed, Changes, Row, StoreFailed
+
+# Generic plans over indexes only: a plan made for an empty table must not scan a grown one. Who is
+# stopped in the middle of a batch must not keep its locks.
+_SESSION = (
+    "-c synchronous_commit=on -c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
+    " -c enable_hashjoin=off -c enable_mergejoin=off -c idle_in_transaction_session_timeout=5000"
+)
+# SQLSTATEs that say: another process is in the way, not the store gone.
+_LOCKED = frozenset({"55P03", "40P01", "40001"})
+_QUERY_CANCELED = "57014"
+
+
+def open_store(url: str, busy_seconds: float) -> PostgresStore:
+    """Connect to a migrated database; an `OpenStore` once its arguments are bound.
+
+    `busy_seconds` is how long a lock of another process is waited for, and twice that how long a
+    statement may run. Raises StoreFailed.
+    """
+    busy_ms = round(busy_seconds * 1000)
+    try:
+        connection = postgres.connect(
+            url, name="daypass-ledger", lock_ms=busy_ms, statement_ms=2 * busy_ms, session=_SESSION
+        )
+    except psycopg.Error as error:
+        raise StoreFailed(
+            f"no database at the PostgreSQL server; {postgres.reason(error)}"
+        ) from error
+    # Every statement comes again with the next batch.
+    connection.prepare_threshold = 0
+    store = PostgresStore(connection)
+    try:
+        store.check_schema()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+class PostgresStore:
+    """A `Store` on one connection, made by `open_store`."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._connection = connection
+
+    def check_schema(self) -> None:
+        """Raise StoreFailed unless the database has the schema of the statements here."""
+        with _translated():
+            schema = self._connection.execute(sql.MIGRATED).fetchone()
+            if schema != (None,):
+                schema = self._connection.execute(sql.VERSION).fetchone()
+        if schema != (SCHEMA,):
+            raise StoreFailed(
+                f"the database has schema {(schema and schema[0]) or 'none'}, this proxy needs"
+                f" {SCHEMA}; run `python -m daypass_migrations upgrade` and proxy and broker of one"
+                " version"
+            )
+
+    def begin(self, *, reading: bool = False, patient: bool = True) -> PostgresTransaction:
+        """See `Store.begin`. The server hears of it with the first statement."""
+        return PostgresTransaction(self._connection, reading=reading, patient=patient)
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        with suppress(psycopg.Error):
+            self._connection.close()
+
+
+class PostgresTransaction:
+    """A `Transaction`; its first statement begins it on the server too."""
+
+    def __init__(self, connection: psycopg.Connection, *, reading: bool, patient: bool) -> None:
+        self._connection = connection
+        self._reading = reading
+        self._patient = patient
+        self._begun = False
+
+    def rows(self, usage_ids: Collection[str]) -> list[Row]:
+        """See `Transaction.rows`."""
+        return [Row(*row) for row in self._fetch(sql.ROWS, _json(usage_ids))]
+
+    def renew(self, usage_ids: Collection[str], lease_until: int) -> None:
+        """See `Transaction.renew`."""
+        self._execute(sql.RENEW, lease_until, _json(usage_ids))
+
+    def expired(self, now_ms: int, limit: int) -> list[Row]:
+        """See `Transaction.expired`."""
+        return [Row(*row) for row in self._fetch(sql.EXPIRED, now_ms, limit)]
+
+    def chains(self, leaves: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """See `Transaction.chains`."""
+        return {leaf: tuple(ids) for leaf, ids in self._fetch(sql.CHAINS, _json(leaves))}
+
+    def accounts(self, account_ids: Collection[str]) -> list[Account]:
+        """See `Transaction.accounts`."""
+        query = sql.READ if self._reading else sql.LOCK
+        return [Account(*row) for row in self._fetch(query, _json(account_ids))]
+
+    def commit(self, changes: Changes) -> None:
+        """See `Transaction.commit`. One round trip; one failure undoes all."""
+        writes = (
+            (sql.OPEN, changes.opened),
+            (sql.RESIZE, changes.resized),
+            (sql.SETTLE, changes.settled),
+            (sql.BOOK, changes.accounts),
+            (sql.COUNT, changes.incidents),
+        )
+        with _translated(committing=True):
+            parameters = [(query, _json(rows)) for query, rows in writes if rows]
+            with self._connection.pipeline():
+                if parameters:
+                    self._begin()
+                for query, rows in parameters:
+                    self._connection.execute(query, (rows,))
+                done = self._connection.execute(b"COMMIT") if self._begun else None
+        if done is not None and done.statusmessage != "COMMIT":
+            raise StoreFailed(f"the ledger's store did not commit but {done.statusmessage}")
+
+    def roll_back(self) -> None:
+        """See `Transaction.roll_back`."""
+        try:
+            if self._connection.info.transaction_status is not TransactionStatus.IDLE:
+                self._connection.execute(b"ROLLBACK")
+        except psycopg.Error:
+            with suppress(psycopg.Error):
+                self._connection.close()
+
+    def _fetch(self, query: bytes, *values: object) -> list[Any]:
+        return self._execute(query, *values).fetchall()
+
+    def _execute(self, query: bytes, *values: object) -> psycopg.Cursor[Any]:
+        with _translated():
+            if self._begun:
+                return self._connection.execute(query, values)
+            with self._connection.pipeline():
+                self._begin()
+                return self._connection.execute(query, values)
+
+    def _begin(self) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        self._connection.execute(sql.BEGIN_READING if self._reading else sql.BEGIN)
+        if not self._patient:
+            self._connection.execute(sql.IMPATIENT)
+
+
+def _json(values: Collection[object]) -> str:
+    """Return one parameter that holds many; raises what `_translated` takes for a wrong value."""
+    return msgspec.json.encode(list(values)).decode()
+
+
+@contextmanager
+def _translated(*, committing: bool = False) -> Iterator[None]:
+    """Raise StoreFailed or BatchFailed for what the driver raises, and for what no row can hold."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _meaning(error, committing) from error
+    except (UnicodeError, OverflowError) as error:
+        raise BatchFailed(f"no row can hold this: {error}", locked=False) from error
+
+
+def _meaning(error: psycopg.Error, committing: bool) -> StoreFailed | BatchFailed:
+    said = f"the ledger's store fails: {postgres.reason(error)}"
+    if error.sqlstate in _LOCKED:
+        return BatchFailed(said, locked=True)
+    if isinstance(error, psycopg.IntegrityError | psycopg.DataError):
+        return BatchFailed(said, locked=False)
+    # While committing nobody knows, also after an error: a server that ends may have committed.
+    return StoreFailed(said, doubtful=committing, broken=error.sqlstate != _QUERY_CANCELED)

@@ -1,0 +1,81 @@
+"""The statements of the ledger's store in PostgreSQL, put together from the columns of the seam.
+
+Many rows travel as one JSON parameter: making arrays of them, column by column, costs the writer's
+thread ten times as much. Only our own constants are put into the text, values never.
+"""
+
+# ruff: noqa: S608 - see above
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from daypass_proxy.ledger import account
+from daypass_proxy.ledger.store import CHAIN_LENGTH, OPENED, RESIZED, ROW, SETTLED
+
+_TEXT: Final = frozenset(
+    {"id", "account", "accounts", "tenant", "sandbox", "grant_id", "token_id", "provider"}
+    | {"endpoint", "model", "worker", "outcome", "upstream_request_id", "service_tier", "speed"}
+    | {"inference_geo", "passes", "minute"}
+)
+"""The columns that hold text; all others that are written hold integers."""
+
+_MANY: Final = "jsonb_array_elements(%s::jsonb) AS new"
+_AMONG: Final = "id = ANY(ARRAY(SELECT jsonb_array_elements_text(%s::jsonb)))"
+_ROW: Final = ", ".join(ROW)
+_ACCOUNT: Final = ", ".join(account.COLUMNS)
+
+
+def _values(columns: Sequence[str]) -> Iterator[str]:
+    """Return how each column of a row is taken out of its JSON array."""
+    for number, column in enumerate(columns):
+        yield f"new ->> {number}" if column in _TEXT else f"(new ->> {number})::bigint"
+
+
+def _update(table: str, columns: Sequence[str], also: str = "") -> bytes:
+    """Return the update of many rows; the last column is the id."""
+    *values, key = _values(columns)
+    changes = ", ".join(map(" = ".join, zip(columns, values, strict=False)))
+    return f"UPDATE {table} SET {also}{changes} FROM {_MANY} WHERE {table}.id = {key}".encode()
+
+
+MIGRATED: Final = b"SELECT to_regclass('alembic_version')::text"
+VERSION: Final = b"SELECT version_num FROM alembic_version"
+BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+BEGIN_READING: Final = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+IMPATIENT: Final = b"SET LOCAL lock_timeout = 20"
+
+# NO KEY: ids are never changed, so who only refers to a row need not wait.
+ROWS: Final = f"SELECT {_ROW} FROM usage WHERE {_AMONG} ORDER BY id FOR NO KEY UPDATE".encode()
+RENEW: Final = f"""
+UPDATE usage SET lease_until = %s WHERE id IN (
+    SELECT id FROM usage WHERE {_AMONG} AND state = 'open' FOR NO KEY UPDATE SKIP LOCKED)
+""".encode()
+EXPIRED: Final = f"""
+SELECT {_ROW} FROM usage WHERE state = 'open' AND lease_until <= %s
+ORDER BY lease_until LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
+""".encode()
+CHAINS: Final = f"""
+WITH RECURSIVE chain AS (
+    SELECT id AS leaf, id, parent, 1 AS length FROM account WHERE {_AMONG}
+    UNION ALL
+    SELECT chain.leaf, above.id, above.parent, chain.length + 1
+    FROM chain JOIN account AS above ON above.id = chain.parent WHERE chain.length < {CHAIN_LENGTH})
+SELECT leaf, array_agg(id ORDER BY length) FROM chain GROUP BY leaf
+""".encode()
+READ: Final = f"SELECT {_ACCOUNT} FROM account WHERE {_AMONG} ORDER BY id".encode()
+LOCK: Final = READ + b" FOR NO KEY UPDATE"
+
+OPEN: Final = (
+    f"INSERT INTO usage (state, {', '.join(OPENED)})"
+    f" SELECT 'open', {', '.join(_values(OPENED))} FROM {_MANY}"
+).encode()
+RESIZE: Final = _update("usage", RESIZED)
+SETTLE: Final = _update("usage", SETTLED, "state = 'settled', ")
+BOOK: Final = _update("account", account.WRITTEN)
+COUNT: Final = f"""
+INSERT INTO incident (subject, kind, minute, count)
+SELECT new ->> 0, new ->> 1, (new ->> 2)::bigint, (new ->> 3)::bigint FROM {_MANY}
+ON CONFLICT (subject, kind, minute) DO UPDATE SET count = incident.count + excluded.count
+""".encode()

@@ -1,0 +1,49 @@
+"""PostgreSQL as a back end of the ledger's contract tests: one database a test, from a template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import psycopg
+import psycopg.rows
+
+from daypass_proxy.ledger.postgres import open_store
+from daypass_proxy.ledger.store import OpenStore
+from tests.contract.ledgers import Backend
+from tests.servers.stack import read
+
+
+class PostgresBackend(Backend):
+    """A migrated database; `address` is its URL."""
+
+    def __init__(self, url: str) -> None:
+        self.address = url
+        self._dsn = url.replace("+psycopg", "")
+
+    def open_store(self, busy_seconds: float) -> OpenStore:
+        """See `Backend.open_store`."""
+        return partial(open_store, self.address, busy_seconds)
+
+    def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """See `Backend.query`."""
+        with psycopg.connect(self._dsn) as connection:
+            cursor = connection.execute(statement.replace("?", "%s").encode(), values)
+            return cursor.fetchall() if cursor.description else []
+
+    def row(self, usage_id: str) -> dict[str, Any]:
+        """See `Backend.row`."""
+        found = read(self.address, "SELECT * FROM usage WHERE id = ?", usage_id)
+        return found[0] if found else {}
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """See `Backend.locked`: every account."""
+        with psycopg.connect(self._dsn) as connection:
+            connection.execute("LOCK TABLE account, usage IN EXCLUSIVE MODE")
+            yield
+
+    def assert_whole(self) -> None:
+        """See `Backend.assert_whole`: who drops the database looks for broken deadlocks."""
