@@ -23,7 +23,10 @@ KEEP_ALIVE_SECONDS = 30
 # Let go a second before the server does: its goodbye takes its time to get here.
 _MARGIN_SECONDS = 1
 UNREAD_MAX = 64 * 1024
-_SLICE = 64 * 1024
+# Of a body that is written as it lies there; each write wakes the other end.
+_SLICE = 512 * 1024
+# Under TLS what is written is copied, and the loop has to wait for it to be encrypted.
+_SLICE_TLS = 256 * 1024
 _SMALL = 16 * 1024  # copying so much is cheaper than a second write
 _TICK = 0.001
 _NONE_HELD = bytes(4)  # an int of C
@@ -55,6 +58,7 @@ class Connection(asyncio.Protocol):
         "_owner",
         "_poll",
         "_read_paused",
+        "_slice",
         "_tls",
         "_transport",
         "_waiter",
@@ -105,8 +109,9 @@ class Connection(asyncio.Protocol):
         if len(body) <= _SMALL:
             self._transport.write(head + body if body else head)
             return
-        self._body = memoryview(body)
-        self._transport.write(head)
+        view, size = memoryview(body), self._slice
+        self._transport.writelines((head, view[:size]))
+        self._body = view[size:] if size < len(body) else None
         self._send_more()
 
     async def wait(self, due: float) -> None:
@@ -152,6 +157,7 @@ class Connection(asyncio.Protocol):
         """Take the transport, over which TLS has been agreed already."""
         self._transport = cast(asyncio.Transport, transport)
         self._tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        self._slice = _SLICE if self._tls is None else _SLICE_TLS
 
     def data_received(self, data: bytes) -> None:
         """Parse; an upstream that speaks without being asked is not spoken to again."""
@@ -219,10 +225,10 @@ class Connection(asyncio.Protocol):
         body, transport = self._body, self._transport
         if body is None:
             return
-        sent, size = 0, len(body)
+        sent, size, most = 0, len(body), self._slice
         while sent < size and not self._write_paused and not transport.is_closing():
-            transport.write(body[sent : sent + _SLICE])
-            sent += _SLICE
+            transport.write(body[sent : sent + most])
+            sent += most
         # Empty or not, the view is of the caller's bytes: nothing was copied.
         self._body = body[sent:] if sent < size else None
 
