@@ -13,6 +13,9 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _GONE = {"type": "http.disconnect"}
+_SHORT = 4 * 1024
+"""A piece shorter than this joins the one before it: an object for each byte takes forty times its
+size."""
 
 
 class ReadingCycle(RequestResponseCycle):
@@ -20,12 +23,14 @@ class ReadingCycle(RequestResponseCycle):
 
     # How every request begins; set on the class, for there are many requests.
     disconnected = False
-    body: bytes | bytearray = b""  # type: ignore[assignment]  # one piece is not copied
+    body: bytes | list[bytes | bytearray] = b""  # type: ignore[assignment]  # one is not copied
     more_body = True
     response_started = False
     response_complete = False
     chunked_encoding: bool | None = None
     expected_content_length = 0
+    _held = 0  # bytes in `body`
+    _wanted = 0  # so many the app does not need to hear of
     _taken = False  # the app has had some of the body
     _told_whole = False  # the app has had all of it
     _waiter: asyncio.Future[None] | None = None
@@ -76,16 +81,31 @@ class ReadingCycle(RequestResponseCycle):
 
     def take(self, piece: bytes) -> None:
         """Keep a piece of the body for the app; hold the client back when it has too much."""
-        if not self.body:
-            self.body = piece
+        if self._held:
+            self._add(piece)
         else:
-            if type(self.body) is bytes:
-                # Grown in place from here on: a body of single bytes must not take quadratic time.
-                self.body = bytearray(self.body)
-            self.body += piece
-        if len(self.body) > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
-        self.set()
+            self.body = piece
+        self._held += len(piece)
+        if self._held > self._wanted:
+            if self._held > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            self.set()
+
+    def _add(self, piece: bytes) -> None:
+        pieces = self.body
+        if isinstance(pieces, bytes):
+            self.body = pieces = [pieces]
+        if len(piece) >= _SHORT:
+            pieces.append(piece)
+        elif type(last := pieces[-1]) is bytearray:
+            last += piece
+        else:
+            pieces.append(bytearray(piece))
+
+    def _give(self) -> bytes:
+        """Return what is held, and hold it no more; here alone is a body copied."""
+        body, self.body, self._held = self.body, b"", 0
+        return body if isinstance(body, bytes) else b"".join(body)
 
     # -- what the app asks
 
@@ -111,13 +131,19 @@ class ReadingCycle(RequestResponseCycle):
             or self.response_complete
             or self.waiting_for_100_continue
             or self._taken
-            or len(self.body) > most
+            or self._held > most
         ):
             return None
-        body, self.body = bytes(self.body), b""
         self._told_whole = True
         self.flow.resume_reading()
-        return body
+        return self._give()
+
+    def gather(self, most: int) -> None:
+        """Let up to `most` bytes come before the next message tells of them, or all there is.
+
+        The client is not held back meanwhile, so ask only when there is room for so many.
+        """
+        self._wanted = most
 
     async def receive(self) -> Any:
         """Return the next ASGI message; after the body's last one, wait for the client's end."""
@@ -126,10 +152,9 @@ class ReadingCycle(RequestResponseCycle):
             self.waiting_for_100_continue = False
         while not self.disconnected and not self.response_complete:
             self.flow.resume_reading()
-            if self.body or not (self.more_body or self._told_whole):
-                body, self.body = bytes(self.body), b""
-                self._told_whole, self._taken = not self.more_body, True
-                return {"type": "http.request", "body": body, "more_body": self.more_body}
+            if self._held > self._wanted or not (self.more_body or self._told_whole):
+                self._told_whole, self._taken, self._wanted = not self.more_body, True, 0
+                return {"type": "http.request", "body": self._give(), "more_body": self.more_body}
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter

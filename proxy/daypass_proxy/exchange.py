@@ -49,6 +49,10 @@ class Direct(Protocol):
         """Return the body if all of it is here, at most `most` bytes, and none was taken yet."""
         ...
 
+    def gather(self, most: int) -> None:
+        """Let up to `most` bytes of the body come before the next message, or all there is."""
+        ...
+
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         """Write a whole answer; `headers` have its content-length."""
         ...
@@ -134,12 +138,15 @@ class Exchange:
         Raises Refusal request_too_large (413), before reading when content-length says so, and
         ClientGone. The deadline is guard's: it answers 408 itself and cuts the connection.
         """
-        self.body_size(limit)
+        coming = self.body_size(limit)
         if self._direct is not None:
             most = limit if spool_above is None else min(limit, spool_above)
             body = self._direct.whole_body(most)
             if body is not None:
                 return body
+            if coming <= most:
+                # The caller has room for so much: nobody is woken, or held back, for each piece.
+                self._direct.gather(most)
         pieces: list[bytes] = []
         spool: Spool | None = None
         size = 0

@@ -25,6 +25,9 @@ class Direct:
         """Leave it to `receive`."""
         return None
 
+    def gather(self, most: int) -> None:
+        """Leave it to `receive`."""
+
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         """Leave it to `send`."""
         return False
