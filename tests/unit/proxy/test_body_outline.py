@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from daypass_proxy import body_outline
 from daypass_proxy.body_outline import (
     count_colons,
+    count_up_to,
     has_few,
     has_long_number,
     may_hold_values,
     members,
     slices,
+    spells_colons,
 )
 
 NASTY = st.text(st.sampled_from('\\":,[]{} 0a\u00e9\U0001f600\n'), max_size=40)
@@ -127,6 +129,28 @@ def test_has_few() -> None:
     assert has_few(b",[", b"a,b[c,", 3)
     assert not has_few(b",[", b"a,b[c,", 2)
     assert has_few(b",[", b"", 0)
+
+
+@pytest.mark.parametrize("apart", [1, 2, 50, 63, 64, 65, 1000])
+@pytest.mark.parametrize("most", [0, 31, 32, 33, 200, 100_000])
+def test_counting_stops_where_it_may(apart: int, most: int) -> None:
+    """However dense a byte is, its count is exact up to the number given, and beyond it larger."""
+    body = (b"," + b"x" * (apart - 1)) * 300 + b"x" * 5000
+    found = count_up_to(b",", body, most)
+    assert found == 300 if most >= 300 else found > most
+
+
+@pytest.mark.parametrize("spelled", [rb"\u003a", rb"\u003A"])
+@pytest.mark.parametrize("at", [0, 100, 262_136, 262_139, 262_141, 262_143, 262_144, 524_285])
+def test_spelled_colons_are_found(spelled: bytes, at: int) -> None:
+    """A colon spelled as an escape is found wherever slices fall, what is like it is none."""
+    text = b"a" * at + rb"\u003c\n" + b"b" * 9
+    for body in forms(text + b"c" * (600_000 - at)):
+        assert not spells_colons(body)
+    for body in forms(text.replace(rb"\u003c", spelled) + b"c" * (600_000 - at)):
+        assert spells_colons(body)
+    for body in forms(text[:300].replace(rb"\u003c", spelled) + rb"\u003c" + spelled):
+        assert spells_colons(body)
 
 
 def test_colons_are_counted() -> None:
