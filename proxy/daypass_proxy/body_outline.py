@@ -1,8 +1,8 @@
 """What can be said of a JSON text without reading it: how much of it lies outside its strings.
 
-Used by `body` before and after decoding. Everything works in slices, so that memory stays within
-a fraction of a megabyte whatever the body's size (attack row 17). The counts are exact for valid
-JSON; of other text they are exact up to its first fault, and the decoder stops there as well.
+Used by `body` before and after decoding. What is large is looked at in slices, so that memory stays
+within two megabytes whatever the body's size (attack row 17). The counts are exact for valid JSON;
+of other text they are exact up to its first fault, and the decoder stops there as well.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ Buffer = bytes | mmap
 """A whole body: in memory, or mapped from where the service has put it."""
 
 _SLICE = 256 * 1024  # a multiple of _STRIDE
+_ONE_PIECE = 2 * 1024 * 1024  # in memory it is looked at as it lies there
 _SMALL = 4 * 1024  # up to here the plainest way is the fastest
 _SEPARATORS = b",[{"
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
@@ -33,13 +34,13 @@ _NO_SEPARATORS = _all_but(_SEPARATORS)
 _NO_MARKS = _all_but(_SEPARATORS + b'":')
 
 
-def slices(body: Buffer, size: int = _SLICE) -> Iterator[bytes]:
-    """Yield the bytes of `body` in order, at most `size` at once."""
-    if len(body) <= size and isinstance(body, bytes):
+def slices(body: Buffer) -> Iterator[bytes]:
+    """Yield the bytes of `body` in order, cut unless it is at hand in one piece."""
+    if isinstance(body, bytes) and len(body) <= _ONE_PIECE:
         yield body
         return
-    for at in range(0, len(body), size):
-        yield body[at : at + size]
+    for at in range(0, len(body), _SLICE):
+        yield body[at : at + _SLICE]
 
 
 def count_up_to(byte: bytes, body: bytes, most: int) -> int:
@@ -143,11 +144,7 @@ def _may_hold_run(body: Buffer) -> bool:
     A run of 129 is met four times by steps of _STRIDE. In base64 that happens by chance a few times
     in a megabyte, so what lies between is looked at as well.
     """
-    if len(body) <= _SLICE:
-        samples = body[::_STRIDE]
-    else:
-        samples = b"".join(piece[::_STRIDE] for piece in slices(body))
-    samples = samples.translate(_DIGITS_AS_ZEROS)
+    samples = b"".join([piece[::_STRIDE] for piece in slices(body)]).translate(_DIGITS_AS_ZEROS)
     at = -1
     for _ in range(16 + len(samples) // _BY_CHANCE):
         at = samples.find(_RUN_OF_SAMPLES, at + 1)

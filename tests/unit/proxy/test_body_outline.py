@@ -17,7 +17,6 @@ from daypass_proxy.body_outline import (
     has_long_number,
     may_hold_values,
     members,
-    slices,
     spells_colons,
 )
 
@@ -41,7 +40,7 @@ WRITERS = st.sampled_from(
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every text is many slices, so that each kind of border occurs."""
     monkeypatch.setattr(body_outline, "_SLICE", 32)
-    monkeypatch.setattr(slices, "__defaults__", (32,))
+    monkeypatch.setattr(body_outline, "_ONE_PIECE", 0)
     monkeypatch.setattr(body_outline, "_SMALL", 0)
 
 
