@@ -19,6 +19,20 @@ def test_a_plain_body_is_proved_by_writing_it_again(monkeypatch: pytest.MonkeyPa
     assert parse(plain)["a"] == "b: c"
 
 
+def test_a_body_full_of_colons_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large plain body with many colons in its texts none is counted; a lost name shows."""
+    texts = ",".join(f'"{n}":"{"code: " * 20}"' for n in range(1000)).encode()
+    plain = b'{"first":1,"texts":{' + texts + b"}}"
+    doubled = plain.replace(b'"998":', b'"999":')
+    spelled = plain.replace(b"code:", rb"code\u003a", 1)
+    for body in (doubled, doubled.replace(b"code:", rb"code\u003a", 1), doubled + b" "):
+        with pytest.raises(Refusal, match="repeats"):
+            parse(body)
+    assert parse(spelled) == parse(plain + b"\n")
+    monkeypatch.setattr(body_module, "spells_colons", None)
+    assert parse(plain)["first"] == 1
+
+
 @pytest.mark.parametrize("brackets", [MAX_DEPTH - 1, MAX_DEPTH, 4 * MAX_DEPTH])
 def test_many_brackets_beside_each_other_are_not_depth(brackets: int) -> None:
     """A body of few brackets is not walked for its depth, one of more is; both may be flat."""
