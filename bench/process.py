@@ -134,6 +134,34 @@ def resident_bytes(pid: int) -> int:
     return total
 
 
+def peak_bytes(pid: int) -> int:
+    """Most resident memory of each process of a tree since `forget_peak`, added up."""
+    total = 0
+    for process in tree(pid):
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{process}/status").read_text()
+            total += int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    return total
+
+
+def forget_peak(pid: int) -> None:
+    """Let `peak_bytes` start from what is resident now."""
+    for process in tree(pid):
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{process}/clear_refs").write_text("5")
+
+
+def wait_settled(pid: int, seconds: float = 20) -> None:
+    """Wait until a process tree does not grow any more; raises BenchError."""
+    end = time.monotonic() + seconds
+    seen = [*range(5)]
+    while len(set(seen)) > 1:
+        if time.monotonic() > end:
+            raise BenchError("memory does not settle")
+        seen = [*seen[1:], resident_bytes(pid)]
+        time.sleep(0.1)
+
+
 @contextlib.contextmanager
 def running(*processes: Process) -> Iterator[None]:
     """Stop these at the end, the last one first."""

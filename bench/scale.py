@@ -5,12 +5,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from bench.bodies import write_body
 from bench.install import say
 from bench.load import Figures, Load, Running, measure
 from bench.peers import Target, daypass
-from bench.process import BenchError, resident_bytes
+from bench.process import (
+    BenchError,
+    forget_peak,
+    peak_bytes,
+    resident_bytes,
+    wait_settled,
+)
 from bench.results import Row, combine
 from bench.run import Run
 
@@ -21,6 +28,8 @@ GROWERS = ("daypass", "nginx")
 CONNECTIONS = (1, 10, 100, 1000, 5000)
 BODY_SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 30_000_000)
 SIP_RATE = 25e6  # bytes a second, as in upstream.c
+MANY = 20  # bodies at once
+ONE_BY_ONE = 2_000_000  # bodies of fewer bytes are checked one after the other
 # One at a time, or what came behind a slow one would count the same wait again.
 PING = Load(None, connections=1, rate=200, skips=True, warm=0.2, path="/livez")
 
@@ -127,38 +136,59 @@ def _with_pings(run: Run, load: Load, target: Target) -> tuple[Figures, float]:
 def _memory_of_body(run: Run, size: int, kind: str) -> tuple[float, float]:
     """Most memory of one body while it is checked, and while it is sent, as multiples of it.
 
-    On a proxy of its own, because what an earlier body left behind would hide the growth. The
-    upstream reads slowly, so that the last part of the request is certainly the sending.
+    On a proxy of its own, because what an earlier body left behind would hide the growth.
     """
     target = daypass.start(run.site, "daypass")
     assert target.process is not None
+    pid = target.process.pid
     try:
-        # What the first body of its kind sets up once is no part of what a body costs.
+        # What is set up once is no part of what a body costs: the processes that check large
+        # bodies, and what the first body of its kind needs.
+        wait_settled(pid)
         first = write_body(run.site.bodies, "json1k", size // 10, kind)
         run.measure(Load(first, connections=1, warm=0, seconds=30, answers=5), target)
         body = write_body(run.site.bodies, "sip", size, kind)
-        samples: list[tuple[float, int]] = []
-        over = threading.Event()
-        watcher = threading.Thread(target=_watch, args=(target.process.pid, samples, over))
-        once = Load(body, connections=1, warm=0, seconds=30, answers=1)
-        before = resident_bytes(target.process.pid)
-        watcher.start()
-        started = time.monotonic()
-        try:
-            figures = run.measure(once, target)
-        finally:
-            over.set()
-            watcher.join()
-        if not figures.latency or figures.bad:
-            raise BenchError(f"no good answer to a body of {size} bytes")
-        ended = started + figures.latency[0] / 1e6
-        sending = [rss for at, rss in samples if ended - size / SIP_RATE * 0.6 < at < ended]
-        real = body.stat().st_size
-        most = max(rss for at, rss in samples if at < ended)
-        sent = statistics.median(sending or [before])
-        return round((most - before) / real, 2), round((sent - before) / real, 2)
+        before, real = resident_bytes(pid), body.stat().st_size
+        checked, sent = _while_one_passes(run, target, body)
+        if size < ONE_BY_ONE:
+            # Freed memory is kept for the next body, so one alone shows what its check took. Of
+            # many at once each is held while it is sent, and one at a time is checked.
+            forget_peak(pid)
+            load = Load(body, connections=MANY, warm=0, seconds=30, answers=MANY)
+            if run.measure(load, target).bad:
+                raise BenchError(f"a bad answer to {MANY} bodies of {size} bytes")
+            sent = before + (peak_bytes(pid) - before) / MANY
+        return round((checked - before) / real, 2), round((sent - before) / real, 2)
     finally:
         run.site.end(target.process)
+
+
+def _while_one_passes(run: Run, target: Target, body: Path) -> tuple[int, float]:
+    """Resident bytes at most, and while the body is sent, which is at the end of its call.
+
+    The upstream reads slowly, so that the last part of the call is certainly the sending.
+    """
+    assert target.pid is not None
+    size = body.stat().st_size
+    samples: list[tuple[float, int]] = []
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(target.pid, samples, over))
+    forget_peak(target.pid)
+    watcher.start()
+    started = time.monotonic()
+    try:
+        load = Load(body, connections=1, warm=0, seconds=30, answers=1)
+        figures = run.measure(load, target)
+    finally:
+        over.set()
+        watcher.join()
+    if not figures.latency or figures.bad:
+        raise BenchError(f"no good answer to a body of {size} bytes")
+    ended = started + figures.latency[0] / 1e6
+    sending = [rss for at, rss in samples if ended - size / SIP_RATE * 0.6 < at < ended]
+    if not sending:
+        raise BenchError(f"a body of {size} bytes was sent too fast to be looked at")
+    return peak_bytes(target.pid), statistics.median(sending)
 
 
 def _watch(pid: int, samples: list[tuple[float, int]], over: threading.Event) -> None:

@@ -1,6 +1,7 @@
 """The bench's arithmetic: medians, ratios, void rows, gates. Nothing is measured here."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from bench.bodies import image_body, text_body
 from bench.gates import GATES, Gate, Table, added_ms, cpu, judge, open_streams
 from bench.load import Figures, Load
+from bench.process import forget_peak, peak_bytes
 from bench.profile import own_times
 from bench.results import Book, Row, combine, read_rows
 from bench.table import failures, gates, render
@@ -173,3 +175,14 @@ def test_bodies_have_their_size(size: int) -> None:
 def test_a_load_without_a_body_sends_none() -> None:
     """Pings are GET: the generator gets no body file."""
     assert "-b" not in Load(None, path="/livez").words(1, [])
+
+
+def test_the_peak_of_memory_is_that_since_it_was_forgotten() -> None:
+    """Memory that was taken and given back shows in the peak, until that is forgotten."""
+    forget_peak(os.getpid())
+    before = peak_bytes(os.getpid())
+    taken = bytearray(b"x" * 40_000_000)
+    del taken
+    assert peak_bytes(os.getpid()) > before + 30_000_000
+    forget_peak(os.getpid())
+    assert peak_bytes(os.getpid()) < before + 20_000_000
