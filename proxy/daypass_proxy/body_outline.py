@@ -144,7 +144,11 @@ def _may_hold_run(body: Buffer) -> bool:
     A run of 129 is met four times by steps of _STRIDE. In base64 that happens by chance a few times
     in a megabyte, so what lies between is looked at as well.
     """
-    samples = b"".join([piece[::_STRIDE] for piece in slices(body)]).translate(_DIGITS_AS_ZEROS)
+    if len(body) <= _SLICE:
+        samples = body[::_STRIDE]
+    else:
+        samples = b"".join([piece[::_STRIDE] for piece in slices(body)])
+    samples = samples.translate(_DIGITS_AS_ZEROS)
     at = -1
     for _ in range(16 + len(samples) // _BY_CHANCE):
         at = samples.find(_RUN_OF_SAMPLES, at + 1)
