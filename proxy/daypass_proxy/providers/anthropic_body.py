@@ -309,9 +309,10 @@ class BodyCheck:
         place = _words(where)
         if not isinstance(tool, dict):
             raise _invalid(place, f"{place} must be an object")
-        if tool.get("type") == "tool_definition" and isinstance(tool.get("definition"), dict):
+        kind = tool.get("type")
+        if kind == "tool_definition" and isinstance(tool.get("definition"), dict):
             self._tool(tool["definition"], (*where, "definition"))
-        elif tool.get("type") not in fields.REFERENCES:
+        elif not isinstance(kind, str) or kind not in fields.REFERENCES:
             raise _invalid(f"{place}.type", f"{place}.type must be a known kind of tool reference")
 
     # -- what the scope allows

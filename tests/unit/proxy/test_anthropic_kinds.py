@@ -245,6 +245,18 @@ def test_field_sets_do_not_overlap() -> None:
     assert not set(tools["fees"]) & {*tools["client"], *tools["server"], *tools["egress"]}
 
 
+def added(definition: dict[str, Any]) -> dict[str, Any]:
+    """A block that introduces a tool in the middle of a conversation."""
+    return {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}}
+
+
+@pytest.mark.parametrize("kind", [{}, [], 5, None, "else"])
+def test_a_reference_of_an_unknown_kind(kind: object) -> None:
+    """What a change of tools refers to is a known kind, which is text, or it is refused."""
+    problem = refused(user({"type": "tool_addition", "tool": {"type": kind}}))
+    assert problem.field == "messages[0].content[0].tool.type"
+
+
 def test_tools_that_a_compaction_keeps_are_looked_at() -> None:
     """Rows 32, 34: what was introduced before a compaction is checked like any other tool."""
     kept = {"type": "compaction", "content": None, "tool_changes": [added({"name": "mine"})]}
