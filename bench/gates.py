@@ -54,6 +54,18 @@ def open_streams(table: Table, case: str, target: str) -> float | None:
     return None if row is None else float(row.active)
 
 
+def checked_x(table: Table, case: str, target: str) -> float | None:
+    """Most memory while a body is checked, as a multiple of it."""
+    row = table.row(case, target)
+    return None if row is None else row.checked_x
+
+
+def sent_x(table: Table, case: str, target: str) -> float | None:
+    """Memory while a body is sent, as a multiple of it."""
+    row = table.row(case, target)
+    return None if row is None else row.sent_x
+
+
 @dataclass(frozen=True)
 class Gate:
     """At most `goal`, or `gate` where it is looser, times `against` (None: the figure itself).
@@ -109,6 +121,15 @@ GATES: tuple[Gate, ...] = (
     Gate("CPU per 1 MB of text", "body1m", cpu, 12.0, "haproxy"),
     Gate("CPU per 1 MB of base64", "image1m", cpu, 6.0, "haproxy"),
     Gate("CPU per 1 MB of text", "body1m", cpu, 0.2, "litellm"),
+    Gate("CPU per 1 MB of base64", "image1m", cpu, 0.2, "litellm"),
+    *(
+        gate
+        for size in ("1,000,000", "30,000,000")
+        for gate in (
+            Gate(f"memory while {size} B of text are checked", f"bytes {size} text", checked_x, 6),
+            Gate(f"memory while {size} B of text are sent", f"bytes {size} text", sent_x, 1.5),
+        )
+    ),
 )
 
 
