@@ -13,9 +13,9 @@ from daypass_core.ids import new_id
 from daypass_core.server import DRAIN_SECONDS, Listener, serve
 from daypass_core.vault import Vault
 from daypass_proxy.authenticate import Authenticator
-from daypass_proxy.body_pool import BodyPool
-from daypass_proxy.body_spool import AVAILABLE
+from daypass_proxy.body.spool import AVAILABLE
 from daypass_proxy.broker_link import BrokerLink, fetch_jwks
+from daypass_proxy.checkers.pool import BodyPool
 from daypass_proxy.edge import Application
 from daypass_proxy.gauges import watch
 from daypass_proxy.guard import Limits, guarded

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol, overload
 
 from daypass_core.problem import Code, refuse
-from daypass_proxy.body_spool import Spool
+from daypass_proxy.body.spool import Spool
 from daypass_proxy.head import Head, HeaderPairs
 
 __all__ = [

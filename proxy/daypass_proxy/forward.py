@@ -9,7 +9,7 @@ from __future__ import annotations
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_proxy.admit import admit
 from daypass_proxy.attempt import cut_problem
-from daypass_proxy.body_spool import spool_above
+from daypass_proxy.body.spool import spool_above
 from daypass_proxy.closing import CallRecord, close_call
 from daypass_proxy.exchange import ClientGone, Exchange
 from daypass_proxy.relay import relay

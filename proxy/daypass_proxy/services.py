@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from daypass_core.clock import Clock
 from daypass_core.problem import Problem
 from daypass_proxy.authenticate import Authenticator
-from daypass_proxy.body_room import BodyRoom
+from daypass_proxy.body.room import BodyRoom
 from daypass_proxy.broker_link import Broker
 from daypass_proxy.jwks_cache import JwksCache
 from daypass_proxy.keyring import Keyring

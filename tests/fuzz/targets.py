@@ -14,7 +14,7 @@ from daypass_core.claims import access_payload
 from daypass_core.problem import Refusal
 from daypass_core.scope import Detail
 from daypass_core.verify import TokenRefused, unverified_key_id, verify_access
-from daypass_proxy.body import parse
+from daypass_proxy.body.strict import parse
 from daypass_proxy.guard_head import check_head
 from daypass_proxy.meter import Meter, StreamMeter
 from daypass_proxy.providers.anthropic_body import BodyCheck

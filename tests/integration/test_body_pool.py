@@ -15,9 +15,9 @@ import pytest
 import pytest_asyncio
 
 from daypass_core.problem import Code, Refusal
-from daypass_proxy import body_pool
-from daypass_proxy.body_pool import SHARE, BodyPool, Worker
-from daypass_proxy.body_spool import SPOOL_ABOVE, Spool
+from daypass_proxy.body.spool import SPOOL_ABOVE, Spool
+from daypass_proxy.checkers import pool as body_pool
+from daypass_proxy.checkers.pool import SHARE, BodyPool, Worker
 from daypass_proxy.providers import Asked
 from tests.canary import CANARY
 from tests.fakes.anthropic import PLAIN, SONNET, detail
@@ -248,7 +248,7 @@ async def test_a_system_without_processes_to_spare_is_asked_again(
 
 ORPHANS = """
 import asyncio, sys
-from daypass_proxy.body_pool import BodyPool
+from daypass_proxy.checkers.pool import BodyPool
 async def main():
     pool = BodyPool(2)
     pool.start()
@@ -279,9 +279,9 @@ def alive(pid: int) -> bool:
 
 
 LIMITS = """
-from daypass_proxy import body_worker
-body_worker.CPU_SECONDS = 0.05
-begin = body_worker.limits()
+from daypass_proxy.checkers import worker
+worker.CPU_SECONDS = 0.05
+begin = worker.limits()
 begin(1000)
 try:
     bytes(200 * 1024 * 1024)

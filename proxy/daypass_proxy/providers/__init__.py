@@ -12,7 +12,7 @@ import msgspec
 
 from daypass_core.problem import Problem
 from daypass_core.scope import Detail
-from daypass_proxy.body_spool import Spool
+from daypass_proxy.body.spool import Spool
 from daypass_proxy.exchange import Exchange, HeaderPairs
 
 

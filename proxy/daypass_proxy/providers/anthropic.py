@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from daypass_core.problem import Code, Problem, refuse
 from daypass_core.scope import Detail
-from daypass_proxy.body import check_media, is_quick
-from daypass_proxy.body_spool import Spool
+from daypass_proxy.body.spool import Spool
+from daypass_proxy.body.strict import check_media, is_quick
 from daypass_proxy.exchange import ClientGone, Exchange, HeaderPairs
 from daypass_proxy.head import Head
 from daypass_proxy.providers import Asked, BodyChecker, Call, Rendered

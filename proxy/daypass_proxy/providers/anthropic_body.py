@@ -13,9 +13,9 @@ from typing import Any
 
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_core.scope import Detail
-from daypass_proxy.body import parse
-from daypass_proxy.body_lookalikes import refuse_lookalikes
-from daypass_proxy.body_outline import Buffer
+from daypass_proxy.body.lookalikes import refuse_lookalikes
+from daypass_proxy.body.outline import Buffer
+from daypass_proxy.body.strict import parse
 from daypass_proxy.providers import Asked
 from daypass_proxy.providers import anthropic_fields as fields
 from daypass_proxy.providers.anthropic_reach import MAX_REACHED, domain_allowed, url_allowed

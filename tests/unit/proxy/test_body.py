@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daypass_core.problem import Refusal
-from daypass_proxy import body as body_module
-from daypass_proxy.body import (
+from daypass_proxy.body import strict
+from daypass_proxy.body.spool import SPOOL_ABOVE
+from daypass_proxy.body.strict import (
     FEW_COLONS,
     FEW_COMMAS,
     FEW_CONTAINERS,
@@ -25,7 +26,6 @@ from daypass_proxy.body import (
     is_quick,
     parse,
 )
-from daypass_proxy.body_spool import SPOOL_ABOVE
 from tests.fakes.asgi import make_exchange
 
 
@@ -301,10 +301,10 @@ def test_keys() -> None:
 @pytest.mark.parametrize("large", [False, True])
 def test_values(monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
     """A flood of tiny values is refused, a large one unmade; commas in text are none (row 17)."""
-    monkeypatch.setattr(body_module, "MAX_VALUES", 1000)
+    monkeypatch.setattr(strict, "MAX_VALUES", 1000)
     if large:
-        monkeypatch.setattr(body_module, "SPOOL_ABOVE", 0)
-        monkeypatch.setattr(body_module, "_check_shape", len)  # objects below hold texts alone
+        monkeypatch.setattr(strict, "SPOOL_ABOVE", 0)
+        monkeypatch.setattr(strict, "_check_shape", len)  # objects below hold texts alone
     with pytest.raises(Refusal, match="values"):
         parse(b'{"a":[' + b"[]," * 1000 + b"[]]}")
     with pytest.raises(Refusal, match="values"):
@@ -328,7 +328,7 @@ def test_long_integers(more: bytes) -> None:
 
 def test_common_encoders_take_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bodies as clients write them are proved without looking for the ends of strings."""
-    monkeypatch.setattr(body_module, "members", None)
+    monkeypatch.setattr(strict, "members", None)
     content = "h\u00e9: \n\U0001f600 ::"
     document = {"model": "m", "messages": [{"role": "user", "content": content, "a:b": 1}]}
     for style in STYLES:

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from daypass_core.problem import Refusal
-from daypass_proxy import body_lookalikes
-from daypass_proxy.body_lookalikes import LONGEST_NAME, fold, refuse_lookalikes
+from daypass_proxy.body import lookalikes
+from daypass_proxy.body.lookalikes import LONGEST_NAME, fold, refuse_lookalikes
 from daypass_proxy.providers import anthropic_fields as fields
 
 NAMES = {"model", "max_tokens", "tools", "ss", "afif", "name_9", "a" * LONGEST_NAME}
@@ -74,21 +74,21 @@ def test_every_character_alone_and_beside_others() -> None:
         if 0xD800 <= code < 0xE000:
             continue
         folded = fold(chr(code))
-        named = body_lookalikes._NAME.fullmatch(folded) is not None
-        assert body_lookalikes._may_be_name(chr(code)) is named, hex(code)
+        named = lookalikes._NAME.fullmatch(folded) is not None
+        assert lookalikes._may_be_name(chr(code)) is named, hex(code)
         # None folds to nothing or to blanks only, so length bounds and strip() mean the same.
         assert folded
         assert chr(code).isspace() or folded.strip()
         # What is no part of a name leaves something that is none, whatever stands beside it.
         if not named and code < 0x20000:
             beside = fold(f"a{chr(code)}s")
-            assert not body_lookalikes._NAME.fullmatch(beside), hex(code)
+            assert not lookalikes._NAME.fullmatch(beside), hex(code)
 
 
 def test_known_names_are_of_the_kind() -> None:
     """The tables hold for names of ASCII letters, digits and underscores that are not too long."""
     for name in fields.KNOWN | fields.TOOL_KEYS | fields.FALLBACK_KEYS:
-        assert body_lookalikes._NAME.fullmatch(name)
+        assert lookalikes._NAME.fullmatch(name)
         assert len(name) <= LONGEST_NAME
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daypass_proxy import body_outline
-from daypass_proxy.body_outline import (
+from daypass_proxy.body import outline
+from daypass_proxy.body.outline import (
     count_colons,
     count_up_to,
     has_few,
@@ -39,9 +39,9 @@ WRITERS = st.sampled_from(
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every text is many slices, so that each kind of border occurs."""
-    monkeypatch.setattr(body_outline, "_SLICE", 32)
-    monkeypatch.setattr(body_outline, "_ONE_PIECE", 0)
-    monkeypatch.setattr(body_outline, "_SMALL", 0)
+    monkeypatch.setattr(outline, "_SLICE", 32)
+    monkeypatch.setattr(outline, "_ONE_PIECE", 0)
+    monkeypatch.setattr(outline, "_SMALL", 0)
 
 
 def count_members(value: Any) -> int:

@@ -3,8 +3,8 @@
 import pytest
 
 from daypass_core.problem import Refusal
-from daypass_proxy import body as body_module
-from daypass_proxy.body import MAX_DEPTH, parse
+from daypass_proxy.body import strict
+from daypass_proxy.body.strict import MAX_DEPTH, parse
 
 
 def test_a_plain_body_is_proved_by_writing_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,7 +15,7 @@ def test_a_plain_body_is_proved_by_writing_it_again(monkeypatch: pytest.MonkeyPa
     for doubled in (plain.replace("é".encode(), b"a"), long.replace(b'"n"', b'"a"')):
         with pytest.raises(Refusal, match="repeats"):
             parse(doubled)
-    monkeypatch.setattr(body_module, "_colons_within", None)
+    monkeypatch.setattr(strict, "_colons_within", None)
     assert parse(plain)["a"] == "b: c"
 
 
@@ -29,7 +29,7 @@ def test_a_body_full_of_colons_is_written_again(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(Refusal, match="repeats"):
             parse(body)
     assert parse(spelled) == parse(plain + b"\n")
-    monkeypatch.setattr(body_module, "spells_colons", None)
+    monkeypatch.setattr(strict, "spells_colons", None)
     assert parse(plain)["first"] == 1
 
 

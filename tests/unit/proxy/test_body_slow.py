@@ -12,11 +12,12 @@ import pytest
 
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_core.scope import Detail
-from daypass_proxy import body_pool, body_spool
-from daypass_proxy.body import MEDIUM, SMALL
-from daypass_proxy.body_pool import SHARE, BodyPool, Worker
-from daypass_proxy.body_spool import SPOOL_ABOVE, Spool, spool_above
-from daypass_proxy.body_worker import PACKET, READY, Question, Verdict, serve
+from daypass_proxy.body import spool as body_spool
+from daypass_proxy.body.spool import SPOOL_ABOVE, Spool, spool_above
+from daypass_proxy.body.strict import MEDIUM, SMALL
+from daypass_proxy.checkers import pool as body_pool
+from daypass_proxy.checkers.pool import SHARE, BodyPool, Worker
+from daypass_proxy.checkers.worker import PACKET, READY, Question, Verdict, serve
 from daypass_proxy.exchange import GONE_EXTENSION, ClientGone, Exchange
 from daypass_proxy.providers import Asked
 from daypass_proxy.providers import anthropic as anthropic_module

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from daypass_proxy.body_turns import Turns
+from daypass_proxy.checkers.turns import Turns
 from tests.support import aeventually
 
 

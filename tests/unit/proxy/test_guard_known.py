@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daypass_proxy.authenticate import pick_credential
-from daypass_proxy.body import check_media
+from daypass_proxy.body.strict import check_media
 from daypass_proxy.exchange import HEAD_EXTENSION
 from daypass_proxy.guard import Limits
 from daypass_proxy.guard_known import KnownHead, whole_head

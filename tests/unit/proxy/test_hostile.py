@@ -8,8 +8,8 @@ import pytest
 
 from daypass_core.problem import Code, Refusal
 from daypass_core.secret import parse_reference
-from daypass_proxy.body import parse
-from daypass_proxy.body_room import MAX_BYTES, MAX_PER_SANDBOX, SMALL_BYTES, BodyRoom
+from daypass_proxy.body.room import MAX_BYTES, MAX_PER_SANDBOX, SMALL_BYTES, BodyRoom
+from daypass_proxy.body.strict import parse
 from daypass_proxy.estimate import LONG_CONTEXT_TOKENS, TEMPLATE_TOKENS, quote
 from daypass_proxy.keyring import Keyring
 from daypass_proxy.price import PriceTable

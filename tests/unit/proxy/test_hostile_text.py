@@ -11,7 +11,7 @@ from daypass_core.problem import Refusal
 from daypass_core.verify import unverified_key_id
 from daypass_proxy import me, token, upstream
 from daypass_proxy.authenticate import pick_credential
-from daypass_proxy.body import check_media, parse
+from daypass_proxy.body.strict import check_media, parse
 from daypass_proxy.edge import _hint, find_route
 from daypass_proxy.guard_head import check_head
 from daypass_proxy.meter import StreamMeter

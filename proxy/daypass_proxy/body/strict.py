@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from daypass_core.problem import Code, Refusal, refuse
-from daypass_proxy.body_outline import (
+from daypass_proxy.body.outline import (
     Buffer,
     count_colons,
     has_few,
@@ -22,7 +22,7 @@ from daypass_proxy.body_outline import (
     members,
     spells_colons,
 )
-from daypass_proxy.body_spool import SPOOL_ABOVE
+from daypass_proxy.body.spool import SPOOL_ABOVE
 from daypass_proxy.head import Head
 
 MAX_DEPTH = 64

@@ -1,10 +1,10 @@
 """The processes that check large bodies, and the queue in front of them.
 
 Made by `app` before any secret is read, asked by `providers` for bodies whose check would hold the
-event loop. A worker is a fresh interpreter (`body_worker`) with an empty environment and one
+event loop. A worker is a fresh interpreter (`worker`) with an empty environment and one
 socket, also when it replaces one that ended, so no memory of ours is ever in it. Bodies go over as
 sealed memory without a copy. What waits is bounded in bytes, in all and for one sandbox; sandboxes
-take turns (`body_turns`), and a client that is gone gives up its place.
+take turns (`turns`), and a client that is gone gives up its place.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ import msgspec
 from daypass_core.log import event, get_logger
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_core.scope import Detail
-from daypass_proxy.body_spool import AVAILABLE, Spool, return_large_blocks
-from daypass_proxy.body_turns import Turns
-from daypass_proxy.body_worker import PACKET, READY, Question, Verdict
+from daypass_proxy.body.spool import AVAILABLE, Spool, return_large_blocks
+from daypass_proxy.checkers.turns import Turns
+from daypass_proxy.checkers.worker import PACKET, READY, Question, Verdict
 from daypass_proxy.providers import Asked
 
 log = get_logger(__name__)
@@ -62,7 +62,7 @@ class Worker:
         with theirs:
             try:
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "daypass_proxy.body_worker", str(getpid())],
+                    [sys.executable, "-P", "-m", "daypass_proxy.checkers.worker", str(getpid())],
                     # Where modules lie, and not one variable of ours: some of them are keys.
                     env={"PYTHONPATH": pathsep.join(sys.path)},
                     stdin=theirs.fileno(),

@@ -1,6 +1,6 @@
 """Whose body is checked next: sandboxes take turns, whatever each has sent.
 
-Held by `body_pool`. In one line for all, a sandbox that sends a few of the dearest bodies would let
+Held by `pool`. In one line for all, a sandbox that sends a few of the dearest bodies would let
 everybody else's wait for as long as those take (attack row 17). So each has a line of its own. A
 worker goes to a sandbox with nothing at work, the one that has waited longest for its turn; only
 when no such sandbox waits does one get a second worker.

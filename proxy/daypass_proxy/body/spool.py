@@ -1,9 +1,9 @@
 """A large request body in memory of its own, which another process can look at without a copy.
 
-`exchange` writes a body here as it arrives once it is larger than SPOOL_ABOVE, `body_pool` hands
-the descriptor to a worker, and when the check is over the bytes come back for the way up. Sealed
-before it is shared: what a worker has checked nobody can change (attack row 31). It is anonymous
-memory, so a read-only file system and a missing /dev/shm do no harm.
+`exchange` writes a body here as it arrives once it is larger than SPOOL_ABOVE, `checkers` hands the
+descriptor to a worker, and when the check is over the bytes come back for the way up. Sealed before
+it is shared: what a worker has checked nobody can change (attack row 31). It is anonymous memory,
+so a read-only file system and a missing /dev/shm do no harm.
 """
 
 import asyncio

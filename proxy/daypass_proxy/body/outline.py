@@ -1,8 +1,8 @@
 """What can be said of a JSON text without reading it: how much of it lies outside its strings.
 
-Used by `body` before and after decoding. What is large is looked at in slices, so that memory stays
-within two megabytes whatever the body's size (attack row 17). The counts are exact for valid JSON;
-of other text they are exact up to its first fault, and the decoder stops there as well.
+Used by `strict` before and after decoding. What is large is looked at in slices, so that memory
+stays within two megabytes whatever the body's size (attack row 17). The counts are exact for valid
+JSON; of other text they are exact up to its first fault, and the decoder stops there as well.
 """
 
 from collections.abc import Iterator

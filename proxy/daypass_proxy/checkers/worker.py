@@ -1,6 +1,6 @@
 """A process that checks large bodies, so that the proxy's event loop goes on meanwhile.
 
-Started by `body_pool` as a fresh interpreter with an empty environment and one socket: it has no
+Started by `pool` as a fresh interpreter with an empty environment and one socket: it has no
 key, no token, no database and no way to the network that it was given. For each body it gets a
 descriptor of sealed memory and the scope, runs the very same check as the proxy itself, and
 answers with the few figures of `Asked` or with the refusal, never with any part of the document.
@@ -24,8 +24,8 @@ import msgspec
 
 from daypass_core.problem import Code, Problem, Refusal
 from daypass_core.scope import Detail
-from daypass_proxy.body_outline import Buffer
-from daypass_proxy.body_spool import SPOOL_ABOVE, return_large_blocks
+from daypass_proxy.body.outline import Buffer
+from daypass_proxy.body.spool import SPOOL_ABOVE, return_large_blocks
 from daypass_proxy.providers import Asked
 from daypass_proxy.providers.anthropic_body import check_body
 
