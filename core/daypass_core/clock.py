@@ -37,7 +37,8 @@ class StoreClock:
     """The store's clock, carried forward monotonically from the last time it was seen."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
+        self.monotonic: Callable[[], float] = monotonic
+        """The monotonic time in seconds that carries this clock."""
         # Store time minus monotonic time. One attribute, replaced whole: safe to read from any
         # thread while another one calls set().
         self._offset: float | None = None
@@ -48,7 +49,7 @@ class StoreClock:
         A store that seems to go back (fail-over, a slow reply) is not followed: a token once
         refused as expired must stay refused.
         """
-        offset = epoch_seconds - self._monotonic()
+        offset = epoch_seconds - self.monotonic()
         if self._offset is None or offset > self._offset:
             self._offset = offset
 
@@ -59,8 +60,4 @@ class StoreClock:
         """
         if self._offset is None:
             raise RuntimeError("store clock read before the store was reached; call set() first")
-        return self._monotonic() + self._offset
-
-    def monotonic(self) -> float:
-        """Return the monotonic time in seconds that carries this clock."""
-        return self._monotonic()
+        return self.monotonic() + self._offset

@@ -48,7 +48,7 @@ class RevocationSet:
         self._cut_offs = cut_offs
         self._absolute = absolute
         # What any row names, by scope: nearly every token is none of these, which is soon seen.
-        named = absolute.union(cut_offs)
+        named = self._named = absolute.union(cut_offs)
         self._everybody = _GLOBAL in named
         self._tenants, self._sandboxes, self._grants, self._keys, self._tokens = (
             frozenset(ident for scope, ident in named if scope == wanted)
@@ -72,7 +72,7 @@ class RevocationSet:
 
     def verdict(self, claims: Claims) -> Verdict | None:
         """Return how this access token ended, None while it is in force."""
-        if not self._names(claims):
+        if not self._named or not self._names(claims):
             return None
         subjects = _subjects(claims.tenant, claims.sandbox, claims.grants)
         if self.absolute("kid", claims.key_id) or not self._absolute.isdisjoint(subjects):

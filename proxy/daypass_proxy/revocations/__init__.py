@@ -123,8 +123,8 @@ class RevocationView:
 
     def check_fresh(self) -> None:
         """Raise Refusal view_stale when the view is too old to admit anything by."""
-        age = self.age
-        if age is None or age > self._stale_seconds:
+        as_of = self._as_of
+        if as_of is None or self._clock.monotonic() - as_of > self._stale_seconds:
             raise refuse(Code.VIEW_STALE)
 
     def cut_stale(self) -> int:
