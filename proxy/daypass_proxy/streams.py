@@ -63,7 +63,9 @@ class LiveCall:
     arrive together.
     """
 
-    __slots__ = ("_cancelling", "_interrupted", "_task", "call_id", "claims", "due", "reason")
+    __slots__ = (
+        "_cancelling", "_interrupted", "_server", "_task", "call_id", "claims", "due", "reason",
+    )  # fmt: skip
 
     def __init__(self, call_id: str, claims: Claims, due: float | None = None) -> None:
         """`due` is when the call has run too long, in the loop's time."""
@@ -72,6 +74,7 @@ class LiveCall:
         self.due = due
         self.reason: CutReason | None = None
         self._task: asyncio.Task[object] | None = None
+        self._server: asyncio.Task[object] | None = None
         self._cancelling = 0
         self._interrupted = False
 
@@ -103,9 +106,12 @@ class LiveCall:
         self.check()
         if self._task is not None:
             raise RuntimeError("a call is interruptible in one place at a time")
-        task = asyncio.current_task()
+        task = self._server
         if task is None:
-            raise RuntimeError("interruptible() must be entered inside a task")
+            # Once: a call is served by one task, and to ask for it takes a call of the system.
+            task = self._server = asyncio.current_task()
+            if task is None:
+                raise RuntimeError("interruptible() must be entered inside a task")
         self._task = task
         self._cancelling = task.cancelling()
 
