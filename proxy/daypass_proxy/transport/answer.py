@@ -7,6 +7,7 @@ list. A connection serves one answer; the answer gives it back when the body is 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Protocol
 
 from daypass_proxy.transport import Onward, TransportError, UpstreamBroken, UpstreamUnreachable
@@ -20,8 +21,8 @@ _TICK = 0.001
 class Line(Protocol):
     """What an answer needs of the connection it comes over."""
 
-    async def wait(self, due: float) -> None:
-        """Return when something may have changed, at the loop's time `due` at the latest."""
+    def wait(self, due: float) -> Awaitable[None]:
+        """Await what this returns: something may have changed, or it is the loop's time `due`."""
         ...
 
     def drained(self) -> None:

@@ -13,6 +13,7 @@ import fcntl
 import select
 import ssl
 import termios
+from collections.abc import Awaitable
 from typing import Protocol, cast
 
 from daypass_proxy.transport.answer import PoolAnswer
@@ -114,16 +115,13 @@ class Connection(asyncio.Protocol):
         self._body = view[size:] if size < len(body) else None
         self._send_more()
 
-    async def wait(self, due: float) -> None:
-        """Return when something may have changed, at the loop's time `due` at the latest."""
+    def wait(self, due: float) -> Awaitable[None]:
+        """Await what this returns: something may have changed, or it is the loop's time `due`."""
         waiter = self._waiter = self._loop.create_future()
         self._due = due
         if self._alarm is None or self._alarm_at > due:
             self._arm(due)
-        try:
-            await waiter
-        finally:
-            self._waiter = None
+        return waiter
 
     def drained(self) -> None:
         """Read on, now that everything was taken."""
@@ -262,7 +260,7 @@ class Connection(asyncio.Protocol):
             return False
 
     def _wake(self) -> None:
-        waiter = self._waiter
+        waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 

@@ -23,6 +23,7 @@ from daypass_proxy.transport.origin import Origin, split_url, write_head
 
 MAX_IDLE = 256
 """Idle connections kept for one origin; calls in flight are bounded elsewhere."""
+_URLS_MAX = 64  # constants of ours, far fewer
 CLOSE_SECONDS = 2.0
 """How long `close` waits to hear that connections are gone; they were ended before."""
 
@@ -44,6 +45,7 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._dialer = Dialer(timeouts.connect, tls=tls or trust(), egress=egress, inside=inside)
         self._origins: dict[str, Origin] = {}
+        self._urls: dict[str, tuple[Origin, str]] = {}
         self._shelves: dict[str, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._closed = False
@@ -51,7 +53,7 @@ class Pool:
 
     async def send(self, request: UpstreamRequest) -> PoolAnswer:
         """Send and return when the headers are here; raises as `Transport.send` says."""
-        origin, target = split_url(request.url, self._origins)
+        origin, target = self._urls.get(request.url) or self._split(request.url)
         head = self._head(request, origin, target)
         connection = self._idle(origin)
         if connection is None:
@@ -96,6 +98,12 @@ class Pool:
             self._open.discard(connection)
             if not self._open:
                 self._empty.set()
+
+    def _split(self, url: str) -> tuple[Origin, str]:
+        if len(self._urls) >= _URLS_MAX:
+            self._urls.clear()
+        found = self._urls[url] = split_url(url, self._origins)
+        return found
 
     def _head(self, request: UpstreamRequest, origin: Origin, target: str) -> bytes:
         egress = self._egress
