@@ -175,27 +175,31 @@ class Anthropic:
 
     def response_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> HeaderPairs:
         """Return what of an upstream's headers a sandbox may see (rate limits are not its own)."""
-        kept: list[tuple[bytes, bytes]] = []
-        seen: set[bytes] = set()
-        for name, value in headers:
-            name = name.lower()
-            if name in _DOWN_EXACT:
-                # One of each: we decide by the first, so the client must not meet another.
-                if name in seen:
-                    continue
-                seen.add(name)
-            elif not _is_told(name):
-                continue
-            kept.append((name, value))
+        kept = [(told, value) for name, value in headers if (told := _told(name))]
+        if len(dict(kept)) < len(kept):
+            # One of each: we decide by the first, so the client must not meet another.
+            seen: set[bytes] = set()
+            kept = [pair for pair in kept if not _again(pair[0], seen)]
         return tuple(kept)
 
 
 @lru_cache(maxsize=256)
-def _is_told(name: bytes) -> bool:
-    """Say whether it is an anthropic-* header, and speaks of the call, not of the organisation."""
-    return name.startswith(b"anthropic-") and not (
+def _told(name: bytes) -> bytes | None:
+    """Return the name, in lower case, of a header that a sandbox may see: known to us, or an
+    anthropic-* header that speaks of the call and not of the organisation."""
+    name = name.lower()
+    of_the_call = name.startswith(b"anthropic-") and not (
         name in _NOT_DOWN or name.startswith(_LIMIT_PREFIXES) or name.endswith(_LIMIT_SUFFIXES)
     )
+    return name if of_the_call or name in _DOWN_EXACT else None
+
+
+def _again(name: bytes, seen: set[bytes]) -> bool:
+    """Say whether a header of which there is to be one was seen before."""
+    if name in seen:
+        return name in _DOWN_EXACT
+    seen.add(name)
+    return False
 
 
 def _up(head: Head) -> HeaderPairs:
