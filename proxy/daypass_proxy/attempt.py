@@ -49,7 +49,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reply:
     """The provider's answer: `answer` is a success to relay, else `body` is the whole error."""
 

@@ -231,8 +231,12 @@ class _Stream:
 async def _collect(answer: Answer, meter: Meter, attempt: Attempt, clock: Clock) -> bytes:
     """Return a whole answer; raises Refusal for one that is not whole."""
     pieces: list[bytes] = []
+    # Most answers of a kilobyte or two are here as soon as their head is.
+    rest = answer.rest()
     try:
-        while piece := await answer.read():
+        while piece := (await answer.read() if rest is None else rest):
+            if rest:
+                rest = b""
             if attempt.first_byte_at is None:
                 attempt.first_byte_at = clock.monotonic()
             meter.feed(piece)

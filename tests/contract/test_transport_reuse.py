@@ -48,6 +48,39 @@ async def test_which_connections_are_kept(make: Make, answer: bytes, connections
         assert server.connections == connections
 
 
+@pytest.mark.parametrize("body", [b"", b"ok", b"x" * 300_000])
+async def test_the_rest_is_had_once_and_whole(make: Make, body: bytes) -> None:
+    """A body is had without waiting when it is here to its end, not before, and no second time.
+
+    Its connection is free then as after reading.
+    """
+    transport = make(PATIENT)
+    async with RawServer(answering(whole(body), whole(body), stall=True)) as server:
+        for _ in range(2):
+            answer = await transport.send(request_to(server.url))
+            pieces = []
+            while (rest := answer.rest()) is None:
+                pieces.append(await answer.read() or b"")
+                if answer.complete and not answer.unread:
+                    rest = b""  # read to its end before it could be had
+                    break
+            assert b"".join([*pieces, rest]) == body
+            assert answer.rest() is None
+            assert await answer.read() == b""
+        assert server.connections == 1
+
+
+async def test_no_rest_of_what_is_not_whole(make: Make) -> None:
+    """Of an answer that goes on, or broke off, there is no rest to be had."""
+    async with RawServer(answering(OK + b"content-length: 5\r\n\r\nhal")) as server:
+        answer = await make(PATIENT).send(request_to(server.url))
+        assert answer.rest() is None
+        assert await answer.read() == b"hal"
+        with pytest.raises(UpstreamBroken):
+            await answer.read()
+        assert answer.rest() is None
+
+
 async def test_answer_left_unread_is_kept_when_it_is_whole(make: Make) -> None:
     """An answer without a body leaves its connection for the next call, read or not."""
     transport = make(PATIENT)

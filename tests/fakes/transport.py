@@ -67,6 +67,14 @@ class FakeAnswer:
                 return step
         return b""
 
+    def rest(self) -> bytes | None:
+        """Hand out what is left when it is all bytes: nothing to wait for, and nothing breaks."""
+        left = [step for step in self._steps if isinstance(step, bytes)]
+        if self.closed or len(left) < len(self._steps):
+            return None
+        self._steps.clear()
+        return b"".join(left)
+
     def buffered(self) -> bytes:
         """Return what a test says has arrived unread."""
         data, self.in_buffer = self.in_buffer, b""

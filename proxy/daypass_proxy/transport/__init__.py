@@ -86,6 +86,13 @@ class Answer(Protocol):
         """
         ...
 
+    def rest(self) -> bytes | None:
+        """Return all that was not read yet when the end of the body is here too, and be read.
+
+        None, and nothing changed, while more is to come; of what goes wrong `read` tells.
+        """
+        ...
+
     def buffered(self) -> bytes:
         """Return what has arrived and was not read yet, without waiting; at most 64 KiB."""
         ...

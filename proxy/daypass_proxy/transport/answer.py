@@ -118,6 +118,12 @@ class PoolAnswer(Response):
         self.close()
         return b""
 
+    def rest(self) -> bytes | None:
+        """Return the unread rest of a body that is here to its end, else None."""
+        if not self.complete or self._line is None:
+            return None
+        return self._take()
+
     def handed_on(self) -> bool:
         """Offer what just came to `onward`; True when its reader can sleep on.
 
