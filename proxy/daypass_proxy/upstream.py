@@ -60,7 +60,10 @@ async def send(attempt: Attempt, services: Services) -> Reply:
     upstream_refused_key, upstream_broken (502).
     """
     with attempt.live.interruptible():
-        answer = await _send_with_key(attempt, services)
+        key = await services.keyring.header_for(attempt.claims.tenant, services.provider)
+        answer = await _send_once(attempt, key, services)
+        if answer.status == 401:
+            answer = await _with_newer_key(answer, key, attempt, services)
         headers = _without_key(answer.headers, attempt, services.keyring)
         # Only now: it goes to the ledger and the log, where a key has no place either.
         attempt.upstream_request_id = _request_id(headers)
@@ -79,8 +82,10 @@ async def send(attempt: Attempt, services: Services) -> Reply:
             answer.close()
 
 
-async def _send_with_key(attempt: Attempt, services: Services) -> Answer:
-    """Send with the tenant's key; when it is refused and a newer one is found, once again.
+async def _with_newer_key(
+    answer: Answer, refused: tuple[bytes, bytes], attempt: Attempt, services: Services
+) -> Answer:
+    """Send once again when a newer key is found than the one that was refused.
 
     This is the only second request we make by ourselves (B51), since nothing is billed to a key
     that was refused; it is an attempt of its own. Whatever else fails after a byte went up may have
@@ -89,13 +94,10 @@ async def _send_with_key(attempt: Attempt, services: Services) -> Answer:
     byte was written.
     """
     tenant, provider, keyring = attempt.claims.tenant, services.provider, services.keyring
-    key = await keyring.header_for(tenant, provider)
-    answer = await _send_once(attempt, key, services)
-    if answer.status == 401 and await _newer_key(answer, tenant, provider, key, keyring):
-        await _begin_again(attempt, services)
-        key = await keyring.header_for(tenant, provider)
-        answer = await _send_once(attempt, key, services)
-    return answer
+    if not await _newer_key(answer, tenant, provider, refused, keyring):
+        return answer
+    await _begin_again(attempt, services)
+    return await _send_once(attempt, await keyring.header_for(tenant, provider), services)
 
 
 async def _begin_again(attempt: Attempt, services: Services) -> None:
