@@ -54,7 +54,7 @@ class Direct(Protocol):
         ...
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
-        """Write a whole answer; `headers` have its content-length."""
+        """Write a whole answer; adds content-length."""
         ...
 
     def write(self, chunk: bytes) -> bool:
@@ -63,12 +63,11 @@ class Direct(Protocol):
 
 
 class Exchange:
-    """A request and its answer. `peer` is an address, or UNIX_PEER."""
+    """A request and its answer."""
 
     __slots__ = (
-        "_abort", "_direct", "_length", "_receive", "_send", "_when_gone", "head", "headers",
-        "method", "peer", "raw_path", "raw_query", "request_id", "started", "started_response",
-        "status",
+        "_client", "_direct", "_extensions", "_length", "_receive", "_send", "head", "headers",
+        "method", "raw_path", "raw_query", "request_id", "started", "started_response", "status",
     )  # fmt: skip
 
     def __init__(
@@ -85,16 +84,12 @@ class Exchange:
         self.raw_path: bytes = scope["raw_path"]
         self.raw_query: bytes = scope["query_string"]
         self.headers: HeaderPairs = tuple(scope["headers"])
-        client = scope.get("client")
-        self.peer: str = client[0] if client and client[0] else UNIX_PEER
+        self._client: tuple[str, int] | None = scope.get("client")
         self.request_id = request_id
         self.started = started
         self.started_response = False
-        extensions = scope.get("extensions") or {}
-        self._abort: Callable[[], None] | None = extensions.get(ABORT_EXTENSION)
-        self._when_gone: Callable[[Callable[[], None]], None] | None = extensions.get(
-            GONE_EXTENSION
-        )
+        extensions: dict[str, Any] = scope.get("extensions") or {}
+        self._extensions = extensions
         self._direct: Direct | None = extensions.get(DIRECT_EXTENSION)
         self.head: Head
         self._length: bytes
@@ -102,6 +97,12 @@ class Exchange:
         self._receive = receive
         self._send = send
         self.status: int | None = None
+
+    @property
+    def peer(self) -> str:
+        """The client's address, or UNIX_PEER."""
+        client = self._client
+        return client[0] if client and client[0] else UNIX_PEER
 
     def values(self, name: bytes) -> list[bytes]:
         """Return every value of the header `name` (lower-case), in order."""
@@ -118,7 +119,7 @@ class Exchange:
 
         Raises Refusal request_too_large (413) when more than `limit` is announced.
         """
-        announced = self.header(b"content-length")
+        announced = self._length or self.header(b"content-length")
         if announced is None:
             return limit
         size = int(announced)
@@ -138,15 +139,16 @@ class Exchange:
         Raises Refusal request_too_large (413), before reading when content-length says so, and
         ClientGone. The deadline is guard's: it answers 408 itself and cuts the connection.
         """
-        coming = self.body_size(limit)
         if self._direct is not None:
             most = limit if spool_above is None else min(limit, spool_above)
             body = self._direct.whole_body(most)
             if body is not None:
                 return body
-            if coming <= most:
+            if self.body_size(limit) <= most:
                 # The caller has room for so much: nobody is woken, or held back, for each piece.
                 self._direct.gather(most)
+        else:
+            self.body_size(limit)
         pieces: list[bytes] = []
         spool: Spool | None = None
         size = 0
@@ -180,9 +182,9 @@ class Exchange:
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Answer with a complete body; adds content-length."""
         sent = self._begin(status, headers)
-        sent.append((b"content-length", b"%d" % len(body)))
         if self._direct is not None and self._direct.answer(status, sent, body):
             return
+        sent.append((b"content-length", b"%d" % len(body)))
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -193,10 +195,7 @@ class Exchange:
 
     def _begin(self, status: int, headers: Headers) -> list[tuple[bytes, bytes]]:
         sent = [*headers]
-        for name, _ in sent:
-            if name == b"request-id":
-                break
-        else:
+        if b"request-id" not in dict(sent):
             sent.append((b"request-id", self.request_id.encode()))
         self.started_response = True
         self.status = status
@@ -217,8 +216,9 @@ class Exchange:
 
     async def abort(self) -> None:
         """Cut the connection, so that the client cannot take a torn answer for a whole one."""
-        if self._abort is not None:
-            self._abort()
+        cut: Callable[[], None] | None = self._extensions.get(ABORT_EXTENSION)
+        if cut is not None:
+            cut()
 
     def when_gone(self, act: Callable[[], None]) -> None:
         """Call `act` once the client is gone, at once if it is; never after a complete answer.
@@ -226,8 +226,9 @@ class Exchange:
         Call only after the body has been read. Without the server's extension nothing is told;
         whoever sends to a client that is gone then finds out by itself.
         """
-        if self._when_gone is not None:
-            self._when_gone(act)
+        tell: Callable[[Callable[[], None]], None] | None = self._extensions.get(GONE_EXTENSION)
+        if tell is not None:
+            tell(act)
 
 
 def header_text(headers: HeaderPairs, name: bytes) -> str:

@@ -25,6 +25,8 @@ _USUAL = frozenset(
         b"www-authenticate", b"x-should-retry",
     }
 )  # fmt: skip
+# Said by `_frame` alone.
+_FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _VALUE_BYTES = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
 _BODILESS = (204, 304)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -63,8 +65,14 @@ class AnswerCycle(ReadingCycle):
             return False
         if self.response_started:
             raise RuntimeError("the answer has begun already")
-        self._write_head(status, headers)
-        self._write_body(body, False)
+        head = self._head(status, headers, len(body))
+        if self.scope["method"] == "HEAD":
+            body = b""
+        if len(body) > _ONE_WRITE:
+            self.transport.write(head)
+            head = b""
+        self.transport.write(head + body)
+        self._complete()
         return True
 
     def write(self, chunk: bytes) -> bool:
@@ -93,28 +101,37 @@ class AnswerCycle(ReadingCycle):
         self.transport.abort()
 
     def _write_head(self, status: int, headers: Any) -> None:
-        lines = [STATUS_LINE[status]]
         length: int | None = None
-        for name, value in (*self.default_headers, *headers):
-            if name not in _USUAL:
-                if name == b"connection":
-                    self.keep_alive = False  # uvicorn's own 500; the line is written below
-                    continue
-                if name == b"content-length":
-                    length = int(value)
-                elif name == b"transfer-encoding" or not _TOKEN.fullmatch(name):
-                    raise RuntimeError("invalid name of a response header")
-            lines.append(b"%b: %b\r\n" % (name, value))
+        others = []
+        for pair in headers:
+            if pair[0] == b"content-length":
+                length = int(pair[1])
+            elif pair[0] == b"connection":
+                self.keep_alive = False  # uvicorn's own 500; the line is written by `_frame`
+            else:
+                others.append(pair)
+        head = self._head(status, others, length)
+        if length:
+            self.expected_content_length = length
+            self._held_head = head
+        else:
+            self.transport.write(head)
+
+    def _head(self, status: int, headers: Headers, length: int | None) -> bytes:
+        """Begin the answer: return its head, with the framing for a body of `length` bytes."""
+        pairs = [*self.default_headers, *headers]
+        for name in {name for name, _ in pairs} - _USUAL:
+            if name in _FRAMING or not _TOKEN.fullmatch(name):
+                raise RuntimeError("invalid name of a response header")
+        lines = [STATUS_LINE[status], *[b"%b: %b\r\n" % pair for pair in pairs]]
+        lines += [] if length is None else [b"content-length: %d\r\n" % length]
         self._frame(status, length, lines)
         head = b"".join(lines)
         # No value holds a line end or another control character: each line has its own, no more.
         if head.translate(None, _VALUE_BYTES) != b"\r\n" * len(lines):
             raise RuntimeError("invalid value of a response header")
         self.response_started = True
-        if length:
-            self._held_head = head + b"\r\n"
-        else:
-            self.transport.write(head + b"\r\n")
+        return head + b"\r\n"
 
     def _frame(self, status: int, length: int | None, lines: list[bytes]) -> None:
         """Decide how the client learns where the answer ends (RFC 9112 §6.3)."""
@@ -126,7 +143,6 @@ class AnswerCycle(ReadingCycle):
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")
         self.chunked_encoding = False
-        self.expected_content_length = length or 0
         if length is not None or status in _BODILESS or self.scope["method"] == "HEAD":
             return
         if self.scope["http_version"] == "1.1":
@@ -159,6 +175,9 @@ class AnswerCycle(ReadingCycle):
             return
         if self.expected_content_length:
             raise RuntimeError("answer is shorter than its content-length")
+        self._complete()
+
+    def _complete(self) -> None:
         self.response_complete = True
         self.set()
         self.on_response()

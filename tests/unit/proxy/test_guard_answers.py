@@ -288,7 +288,7 @@ async def test_written_at_once_is_written_the_same() -> None:
     length = (b"content-length", b"5")
 
     async def whole(scope: Any, receive: Any, send: Any) -> None:
-        assert scope["extensions"][DIRECT_EXTENSION].answer(200, [length], b"whole")
+        assert scope["extensions"][DIRECT_EXTENSION].answer(200, [], b"whole")
 
     async def messages(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [length]})
