@@ -35,6 +35,8 @@ class ReadingCycle(RequestResponseCycle):
     _told_whole = False  # the app has had all of it
     _waiter: asyncio.Future[None] | None = None
     _when_gone: Callable[[], None] | None = None
+    task: asyncio.Task[None] | None = None
+    """What serves it."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ and gives it to one handler with the one `Services` record. Refusals are rendere
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -73,21 +73,22 @@ class Application:
         self._build = build
         self.services: Services | None = None
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Serve one ASGI connection."""
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif scope["type"] == "http":
-            services = self.services
-            assert services is not None
-            exchange = Exchange(
-                scope,
-                receive,
-                send,
-                request_id=services.new_id("req"),
-                started=services.clock.monotonic(),
-            )
-            await respond(exchange, services)
+    def __call__(
+        self, scope: MutableMapping[str, Any], receive: Receive, send: Send
+    ) -> Coroutine[Any, Any, None]:
+        """Return what serves one ASGI connection when it is awaited."""
+        if scope["type"] != "http":
+            return self._live(receive, send)
+        services = self.services
+        assert services is not None
+        exchange = Exchange(
+            scope,
+            receive,
+            send,
+            request_id=services.new_id("req"),
+            started=services.clock.monotonic(),
+        )
+        return respond(exchange, services)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Build everything at startup, close it in reverse at shutdown."""

@@ -12,16 +12,12 @@ from typing import Any
 
 import httptools
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
 from daypass_core.log import event, failed, get_logger
 from daypass_core.problem import Code, Refusal, refuse
-from daypass_proxy.exchange import (
-    ABORT_EXTENSION,
-    DIRECT_EXTENSION,
-    GONE_EXTENSION,
-    HEAD_EXTENSION,
-)
+from daypass_proxy.exchange import ABORT_EXTENSION, DIRECT_EXTENSION, GONE_EXTENSION, HEAD_EXTENSION
 from daypass_proxy.guard_answer import AnswerCycle
 from daypass_proxy.guard_connection import GuardedConnection, Limits, Refused, Render
 from daypass_proxy.guard_head import check_empty_lines, check_head
@@ -90,8 +86,17 @@ class GuardedProtocol(GuardedConnection):
         before, cycle = self._phase, self.cycle
         fresh = before is _IDLE and self._fed == 0
         known = self._known
+        length = known.length(data) if fresh and known is not None else None
+        if known is not None and length is not None:
+            announced = int(length or 0)
+            if len(data) - known.size == announced <= HIGH_WATER_LIMIT:
+                # All of it and nothing else: nothing can be amiss, and nothing is waited for.
+                self._begin_known(known, length).body = data[known.size :]
+                self._wire = self._payload = announced
+                self.on_message_complete()
+                return
         try:
-            if fresh and known is not None and (length := known.length(data)) is not None:
+            if known is not None and length is not None:
                 self._take_known(known, length, data)
             elif self._owed:
                 self._take_body(data)
@@ -155,12 +160,15 @@ class GuardedProtocol(GuardedConnection):
 
     def _take_known(self, known: KnownHead, length: bytes, data: bytes) -> None:
         """Begin a request whose head is the last one's; its body is counted here."""
+        self._begin_known(known, length)
+        self._owed = self._announced
+        if len(data) > known.size:
+            self._take_body(data[known.size :])
+
+    def _begin_known(self, known: KnownHead, length: bytes) -> AnswerCycle:
         scope = known.scope.copy()
         scope["headers"] = known.headers(length)
-        self._begin(scope, known.head, length, known.expects, keep_alive=True)
-        self._owed = self._announced
-        if len(data) > known.size or not self._owed:
-            self._take_body(data[known.size :])
+        return self._begin(scope, known.head, length, known.expects, keep_alive=True)
 
     def _take_body(self, data: bytes) -> None:
         """Take the body behind a known head; what follows the body is the parser's again."""
@@ -261,7 +269,7 @@ class GuardedProtocol(GuardedConnection):
 
     def _begin(
         self, scope: Any, head: Head, length: bytes, expects: bool, *, keep_alive: bool
-    ) -> None:
+    ) -> AnswerCycle:
         """Hand a request over to the app; its body is to come."""
         cycle = self.cycle = AnswerCycle(
             scope=scope,
@@ -283,16 +291,9 @@ class GuardedProtocol(GuardedConnection):
         self._most_headers = 0
         self._wire = self._payload = 0
         self._announced = int(length or 0)
-        self.tasks.add(self.loop.create_task(self._serve(cycle)))
-
-    async def _serve(self, cycle: AnswerCycle) -> None:
-        """Run the app; a callback that forgets the task would cost another turn of the loop."""
-        try:
-            await cycle.run_asgi(self.app)
-        finally:
-            self.tasks.discard(asyncio.current_task())
-            # Through the extensions they hold each other: nothing else would free them at once.
-            cycle.scope = None
+        task = cycle.task = self.loop.create_task(self._serve(cycle))
+        self.tasks.add(task)
+        return cycle
 
     def on_body(self, body: bytes) -> None:
         """Count the payload, and keep it for the app unless that has answered already."""

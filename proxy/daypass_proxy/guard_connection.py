@@ -6,6 +6,7 @@ The lower half of `guard`: what holds for the connection, whatever is said on it
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from uvicorn.config import Config
@@ -80,6 +81,24 @@ class GuardedConnection(HttpToolsProtocol):
             self._stall.close()
         super().connection_lost(exc)
 
+    # -- serving
+
+    async def _serve(self, cycle: AnswerCycle) -> None:
+        """Run the app; a callback that forgets the task would cost another turn of the loop."""
+        unforeseen: BaseException | None = None
+        try:
+            try:
+                await self.app(cycle.scope, cycle.receive, cycle.send)
+            except BaseException as error:
+                unforeseen = error
+            if unforeseen is not None or not (cycle.response_complete or cycle.disconnected):
+                await cycle.run_asgi(partial(_end_as, unforeseen))
+        finally:
+            self.tasks.discard(cycle.task)
+            # Through these they hold each other: nothing else would free them at once.
+            cycle.scope = cycle.task = unforeseen = None
+            cycle.on_response = _nothing
+
     # -- flow control
 
     def pause_writing(self) -> None:
@@ -128,3 +147,13 @@ class GuardedConnection(HttpToolsProtocol):
 
     def _peer(self) -> str:
         return self.client[0] if self.client else UNIX_PEER
+
+
+async def _end_as(error: BaseException | None, *_: object) -> None:
+    """Be an app that ends without an answer: what uvicorn does then, and says, is its own."""
+    if error is not None:
+        raise error
+
+
+def _nothing() -> None:
+    """Take the place of a function that is not to be called any more."""
