@@ -245,11 +245,6 @@ def test_field_sets_do_not_overlap() -> None:
     assert not set(tools["fees"]) & {*tools["client"], *tools["server"], *tools["egress"]}
 
 
-def added(definition: dict[str, Any]) -> dict[str, Any]:
-    """A block that introduces a tool in the middle of a conversation."""
-    return {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}}
-
-
 @pytest.mark.parametrize("kind", [{}, [], 5, None, "else"])
 def test_a_reference_of_an_unknown_kind(kind: object) -> None:
     """What a change of tools refers to is a known kind, which is text, or it is refused."""
