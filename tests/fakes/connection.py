@@ -78,7 +78,13 @@ class Connection:
         """`loop` is a `HandLoop` for a test that lets the guard's time pass by hand."""
         kind = guarded(limits or Limits(), render=Anthropic().render, refused=refused)
         config = uvicorn.Config(
-            app, http=kind, ws="none", lifespan="off", log_config=None, proxy_headers=False
+            app,
+            http=kind,
+            ws="none",
+            interface="asgi3",
+            lifespan="off",
+            log_config=None,
+            proxy_headers=False,
         )
         config.timeout_keep_alive = keep_alive  # type: ignore[assignment]  # goes to a timer
         config.load()

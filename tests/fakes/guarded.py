@@ -110,7 +110,13 @@ async def serving(app: EchoApp, limits: Limits | None = None) -> AsyncIterator[S
     listener = socket.create_server(("127.0.0.1", 0))
     protocol: type[GuardedProtocol] = guarded(limits or Limits(), render=Anthropic().render)
     config = uvicorn.Config(
-        app, http=protocol, ws="none", lifespan="off", log_config=None, access_log=False
+        app,
+        http=protocol,
+        ws="none",
+        interface="asgi3",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
     )
     config.load()
     server = uvicorn.Server(config)
