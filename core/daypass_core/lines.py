@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 
 LINGER_SECONDS = 0.1
-BATCH_BYTES = 64 * 1024
+BATCH_BYTES = 256 * 1024
 ROOM_BYTES = 4 * 1024 * 1024
 """Most bytes that wait, the batch being written included; further lines are dropped."""
 CLOSE_SECONDS = 2.0
@@ -45,7 +45,8 @@ class LineWriter:
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._progress = threading.Condition(self._lock)
-        self._some = threading.Event()  # there is a line
+        self._idle = True  # nothing was taken for as long as `_linger`
+        self._some = threading.Event()  # the thread is to look for lines
         self._due = threading.Event()  # it is not to wait for more
         self._lines: list[bytes] = []
         self._queued = self._writing = 0  # bytes
@@ -66,7 +67,8 @@ class LineWriter:
             self._lines.append(line)
             self._queued += size
             self._taken += 1
-            if len(self._lines) == 1:
+            if self._idle:
+                self._idle = False
                 self._some.set()
             if (soon or self._queued >= BATCH_BYTES) and not self._due.is_set():
                 self._due.set()
@@ -118,8 +120,11 @@ class LineWriter:
                 lines, self._lines = self._lines, []
                 self._writing, self._queued = self._queued, 0
                 untold, self._untold = self._untold, 0
-                self._some.clear()
                 self._due.clear()
+                if not lines:
+                    # Only after a pause: to be woken for each first line costs more than to look.
+                    self._idle = True
+                    self._some.clear()
             if untold:
                 # They came after all that is in this batch, which had filled the room.
                 self._put([*lines, self._tell_dropped(untold)], extra=1)

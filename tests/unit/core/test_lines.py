@@ -74,6 +74,20 @@ def test_a_line_waits_a_little_for_others(pipe: Pipe) -> None:
     full.close()
 
 
+def test_a_line_is_written_whether_others_came_just_before_or_not(pipe: Pipe) -> None:
+    """Soon after others the thread still looks for more, later it sleeps: each line is seen."""
+    lines = writer(pipe, linger=0.01)
+    for word in (b"first\n", b"soon after\n", b"at once\n"):
+        lines.write(word)
+        pipe.read_until(word)
+    for word in (b"after a pause\n", b"after another\n"):
+        eventually(lambda: lines._idle)
+        lines.write(word)
+        pipe.read_until(word)
+    assert pipe.seen.count(b"\n") == 5
+    lines.close()
+
+
 def test_closing_writes_what_waits(pipe: Pipe) -> None:
     """Nothing that was taken is left behind; what is said after the end is written directly."""
     lines = writer(pipe)
