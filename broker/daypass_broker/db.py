@@ -25,8 +25,12 @@ _PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA trusted_schema = OFF",
 )
-# A query that waits longer than this is worth less than an answer of 503.
-_POSTGRES_OPTIONS = "-c lock_timeout=5000 -c statement_timeout=10000 -c timezone=UTC"
+# A query that waits longer than this is worth less than an answer of 503. Who is stopped in the
+# middle of an act must not keep its locks: the ledger needs the accounts.
+_POSTGRES_OPTIONS = (
+    "-c lock_timeout=5000 -c statement_timeout=10000 -c idle_in_transaction_session_timeout=10000"
+    " -c timezone=UTC"
+)
 
 
 class StoreUnavailable(Exception):

@@ -188,11 +188,12 @@ def _milliseconds(given: Fields, name: str) -> int | None:
     value = given.raw(name)
     if value is None:
         return None
-    # A float is written back as Python shows it; seconds are no money.
-    text = value if isinstance(value, str) else str(value)
-    if isinstance(value, bool) or not _SECONDS.fullmatch(text):
+    # A float is read as Python shows it; seconds are no money. An integer may have more digits than
+    # Python shows.
+    short = type(value) is int and 0 <= value <= MAX_DRAIN_MS
+    if not (short or isinstance(value, str | float)) or not _SECONDS.fullmatch(str(value)):
         raise given.error(name, "must be seconds from 0 to 60, with at most 3 decimals")
-    milliseconds = int(Decimal(text) * 1000)
+    milliseconds = int(Decimal(str(value)) * 1000)
     if milliseconds > MAX_DRAIN_MS:
         raise given.error(name, f"must be at most {MAX_DRAIN_MS // 1000} seconds")
     return milliseconds

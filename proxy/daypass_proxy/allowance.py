@@ -2,8 +2,9 @@
 
 Place in the flow: `reserve` makes it with the hold, `relay` compares `heed_at` with the meter for
 each piece of the answer and comes here when it is reached. A stream of policy `cutoff` begins with
-little held. More is asked for while the relay goes on, some time before what is held runs out; only
-where it has run out does the relay wait, and an answer that can get no more is cut.
+little held, if what it uses shows. More is asked for while the relay goes on, some time before what
+is held runs out; only where it has run out does the relay wait, and an answer that can get no more
+is cut.
 
 What counts is what the answer has used *at most*: each byte of its text may be a token, and
 thinking is paid for in advance, since little of it is seen. So no answer gets ahead of its hold.
@@ -79,7 +80,7 @@ class Allowance:
         self._hidden = hidden
         self._held = reserved.output_tokens
         self._covered = self._ask_at = NEVER
-        if reservation.stream and reserved.terms.policy is Policy.CUTOFF:
+        if reservation.grows and reserved.terms.policy is Policy.CUTOFF:
             self._cover(self._held - hidden)
         self._slice = FIRST_SLICE
         self._asking: asyncio.Task[int] | None = None

@@ -6,9 +6,12 @@ answer that may have been billed never told its usage. The quote errs upwards, t
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from daypass_proxy.ledger import MAX_NANO, MAX_TOKENS, Hold
+from daypass_proxy.likely_tokens import likely_tokens
 from daypass_proxy.price import GEO, ORDINARY, PARTS, Plan, Price, Prices, PriceTable, Tariff
 from daypass_proxy.providers import Call
 from daypass_proxy.text_tokens import most_tokens
@@ -19,13 +22,12 @@ TEMPLATE_TOKENS = 1_000
 """What the provider adds to a request unseen: the instructions for tools, mostly."""
 HOSTED_TOOL_TOKENS = 3_000
 """What the provider adds for one tool that it describes itself."""
-LONG_CONTEXT_TOKENS = 1_000_000
-"""What the provider takes of a request whose beta flags ask for the long context window."""
 FIRST_OUTPUT_TOKENS = 1_024
 """How many output tokens a stream is admitted with at least, beside its thinking."""
-_LONG_CONTEXT_FLAG = b"context-1m-"
-_BYTES_PER_TOKEN = 4
+# A beta flag for a longer context, such as `context-1m-2025-08-07`: in millions of tokens.
+_LONG_CONTEXT = re.compile(rb"context-([0-9]{1,2})m\b")
 _FILE_BYTES_PER_TOKEN = 16  # of a document's base64: a dense page is 50 KB and 3,000 tokens
+_FILE_TOKENS = 20_000  # and of any document at least: ten pages take few bytes when packed
 # Half of what a row holds is left to the output.
 _BASE_MAX = MAX_NANO // 2
 _SCALE = PARTS * GEO
@@ -51,7 +53,8 @@ class Quote(msgspec.Struct, frozen=True):
     """What a call may cost: `base` whatever it writes, `output_nano` nano-dollars for each token.
 
     It writes up to `output_most` tokens; `output_least` have to be held before it is sent. Where
-    several models may write the answer in turn, each token is one of each.
+    several models may write the answer in turn, each token is one of each. `whole`: all of it may
+    be thinking that nobody sees, so no more may be asked for than is held before it is sent.
     """
 
     tariff: Tariff
@@ -59,6 +62,7 @@ class Quote(msgspec.Struct, frozen=True):
     output_least: int
     output_most: int
     output_nano: int
+    whole: bool
 
 
 def quote(call: Call, prices: PriceTable, now: float) -> Quote:
@@ -70,46 +74,52 @@ def quote(call: Call, prices: PriceTable, now: float) -> Quote:
     writers = call.models[: call.writers or None]
     priced = {model: _price(listing, call, model) for model in call.models}
     own = priced[call.model]
-    answer = _window(call, own)
+    answer = max(_window(call, priced[model]) for model in writers)
     if call.max_output_tokens is not None:
         answer = min(call.max_output_tokens, answer)
     text = _most_text(call, max(_window(call, price) for price in priced.values()))
     base, tokens, per_output = _fees(own, call), 0, 0
     for model in writers:
         price = priced[model]
-        size = _most_input(call, text, _window(call, price))
+        first, again = _most_input(call, text, answer, _window(call, price))
+        size = first + again * call.loops
+        # The provider says the sum of all readings, and a threshold counts for that.
         per_in, per_out = _dearest(price, call, size, own=price is own)
         base += per_in * size
         tokens += size
         per_output += per_out
     for extra in call.beside:
         price = priced[extra.model]
-        size = _most_input(call, text, _window(call, price))
+        _, size = _most_input(call, text, answer, _window(call, price))
         written = answer if extra.output_tokens is None else extra.output_tokens
         per_in, per_out = _dearest(price, call, size, own=price is own)
         base += (per_in * size + per_out * written) * extra.passes
         tokens += (size + written) * extra.passes
     tokens += answer * (len(writers) - 1)
-    thought = 0 if call.thinking_tokens is None else call.thinking_tokens
     return Quote(
         tariff=Tariff(own, listing, call.speed, call.inference_geo),
         base=Hold(min(-(-base // _SCALE), _BASE_MAX), min(tokens, MAX_TOKENS // 2)),
-        output_least=min(FIRST_OUTPUT_TOKENS + thought, answer),
+        output_least=min(FIRST_OUTPUT_TOKENS + (call.thinking_tokens or 0), answer),
         output_most=answer,
         output_nano=min(-(-per_output // _SCALE), _BASE_MAX // answer),
+        whole=_thinks_freely(call, [priced[model] for model in writers]),
     )
 
 
 def likely_input(call: Call, tariff: Tariff) -> int:
     """Return the input tokens `call` probably had.
 
-    Text by four bytes each, images by number, documents by their size: a document that counted
-    nothing could be sent for nothing, by hanging up on each answer.
+    Text as tokenizers read it, images by number, documents by their size, and by the whole window
+    what nobody here has seen: what counted nothing could be sent for nothing, by hanging up on each
+    answer.
     """
-    text = len(call.body) - call.image_bytes - call.document_bytes
-    tokens = -(-text // _BYTES_PER_TOKEN) + call.images * IMAGE_TOKENS
-    tokens += call.document_bytes // _FILE_BYTES_PER_TOKEN
-    return min(tokens, _window(call, tariff))
+    window = _window(call, tariff)
+    if call.unseen:
+        return window
+    tokens = likely_tokens(call.body, call.image_bytes + call.document_bytes)
+    tokens += call.images * IMAGE_TOKENS
+    tokens += call.document_bytes // _FILE_BYTES_PER_TOKEN + call.documents * _FILE_TOKENS
+    return min(tokens, window)
 
 
 def _most_text(call: Call, enough: int) -> int:
@@ -122,23 +132,38 @@ def _most_text(call: Call, enough: int) -> int:
     return own + most_tokens(call.body, enough + call.image_bytes) - call.image_bytes
 
 
-def _most_input(call: Call, text: int, window: int) -> int:
-    """Return the most input tokens that a model with this window may read of `call`.
+def _most_input(call: Call, text: int, answer: int, window: int) -> tuple[int, int]:
+    """Return the most input tokens that a model with this window reads at first, and later.
 
     More than the window is refused by the provider; a document may fill it, whatever its size in
-    bytes, and so may what the provider's own tools find.
+    bytes. Where tools run at the provider, what was written and found so far is read again too.
     """
-    if call.documents or call.loops:
-        return window
-    return min(text + call.images * IMAGE_TOKENS, window)
+    first = text + call.images * IMAGE_TOKENS
+    if call.documents or call.unseen:
+        first = window
+    again = first + answer + call.found if call.loops else first
+    return min(first, window), min(again, window)
+
+
+def _thinks_freely(call: Call, writers: list[Price]) -> bool:
+    """Say whether thinking, of which little may be seen, may fill all of the answer.
+
+    So it is without a budget, and with a model that thinks unless it is told not to. What the
+    request says is said to its own model; another may not support it, and then does as it does by
+    itself.
+    """
+    untold = writers if call.thinking_tokens is None else writers[1:]
+    return call.thinks_freely or any(price.thinks_unasked for price in untold)
 
 
 def _window(call: Call, model: Price | Tariff) -> int:
     """Return how many input tokens of `call` the provider would take."""
+    window = model.context_window
     for name, value in call.headers:
-        if name == b"anthropic-beta" and _LONG_CONTEXT_FLAG in value.lower():
-            return max(model.context_window, LONG_CONTEXT_TOKENS)
-    return model.context_window
+        if name == b"anthropic-beta":
+            for millions in _LONG_CONTEXT.findall(value.lower()):
+                window = max(window, int(millions) * 1_000_000)
+    return window
 
 
 def _price(listing: Prices, call: Call, model: str) -> Price:
@@ -164,7 +189,8 @@ def _dearest(price: Price, call: Call, size: int, *, own: bool) -> tuple[int, in
     what was left open is chosen there.
     """
     multiple = _multiple(price, call, own=own)
-    rates = [plan.dearest(size) for plan in _plans(price, call, own=own)]
+    plans = _plans(price, call, own=own)
+    rates = [plan.dearest(size, hour_cache=call.hour_cache) for plan in plans]
     return max(each[0] for each in rates) * multiple, max(each[1] for each in rates) * multiple
 
 

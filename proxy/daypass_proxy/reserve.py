@@ -52,6 +52,7 @@ async def reserve(
         output_least=0 if quoted is None else quoted.output_least,
         output_most=0 if quoted is None else quoted.output_most,
         output_nano=0 if quoted is None else quoted.output_nano,
+        whole=quoted is not None and quoted.whole,
     )
     try:
         answer = await services.ledger.reserve(reservation)
@@ -65,15 +66,16 @@ async def reserve(
 def fit(attempt: Attempt, provider: Provider) -> None:
     """Have the call ask for no more output than is held for it, where its hold will not grow.
 
-    That is so for policy `clamp`, and for `cutoff` where the answer does not stream: it comes too
-    late to be cut. Raises Refusal budget_exhausted where the request makes no sense with less.
+    That is so for policy `clamp`, and for `cutoff` where the answer does not stream, since it comes
+    too late to be cut, or may be thinking that nobody sees. Raises Refusal budget_exhausted where
+    the request makes no sense with less.
     """
     held = attempt.held
     reservation, reserved = held.reservation, held.reserved
     call, most = attempt.call, reserved.output_tokens
     if most >= reservation.output_most:
         return
-    if reservation.stream and reserved.terms.policy is Policy.CUTOFF:
+    if reservation.grows and reserved.terms.policy is Policy.CUTOFF:
         return
     if most <= (call.thinking_tokens or 0):
         raise refuse(

@@ -37,6 +37,8 @@ WAYS = (
 # The data set knows no places: from these models on, inference within the US has a surcharge.
 GEOS = {"us": "1.1"}
 GEO_SINCE = re.compile(r"^claude-(?:[a-z]+-4-[6-9]|[a-z]+-[5-9])")
+# Nor does it know which models think although a request does not say so: all but these.
+THINKS_IF_ASKED = re.compile(r"^claude-(?:2|v1|3-|[a-z]+-4-[0-8]$)")
 # Only retired models lack a window; the largest of their time reserves enough for a document.
 RETIRED_WINDOW = 200_000
 
@@ -95,6 +97,9 @@ def entry(model: Any, day: datetime.date) -> dict[str, Any]:
     if GEO_SINCE.search(model.id):
         found["geos"] = GEOS
         derived.append("geos")
+    if THINKS_IF_ASKED.search(model.id):
+        found["thinks_unasked"] = False
+        derived.append("thinks_unasked")
     return found | {"derived": derived}
 
 

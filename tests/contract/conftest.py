@@ -4,6 +4,7 @@ Also the transport, which runs on both event loops: what they do at the ends of 
 """
 
 import asyncio
+import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from tests.contract.transports import PATIENT, Make, Serving
 from tests.servers.ca import Authority
 from tests.servers.postgres import PostgresServer
 from tests.servers.raw import RawServer, Serve
+from tests.unit.broker.desk import Store
 
 
 @pytest.fixture(scope="session")
@@ -94,6 +96,37 @@ def new_store(
     yield new
     for one in made:
         server.drop_database(one.address)
+
+
+@pytest.fixture(params=BACKENDS)
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'empty.db'}"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    url = server.new_database()
+    yield url
+    server.drop_database(url)
+
+
+@pytest.fixture(params=BACKENDS)
+def desk(request: pytest.FixtureRequest, tmp_path: Path, migrated: Path) -> Iterator[Store]:
+    """A migrated database with a policy applied."""
+    if request.param == "sqlite":
+        shutil.copy(migrated, tmp_path / "daypass.db")
+        store = Store(f"sqlite:///{tmp_path / 'daypass.db'}")
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        url = server.new_database()
+        daypass_migrations.upgrade(url)
+        store = Store(url)
+    store.apply()
+    yield store
+    store.close()
+    if request.param == "postgres":
+        booked = request.node.get_closest_marker("unbooked") is None
+        server.drop_database(store.url, booked=booked)
 
 
 Loops = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]

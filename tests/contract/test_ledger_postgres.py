@@ -13,7 +13,7 @@ import daypass_migrations
 from daypass_proxy.ledger import Hold, Outcome, Reservation, Settlement, Usage
 from daypass_proxy.ledger.book import Book
 from daypass_proxy.ledger.postgres import PostgresStore, open_store
-from daypass_proxy.ledger.store import CHAIN_LENGTH, BatchFailed, Changes, StoreFailed
+from daypass_proxy.ledger.store import BatchFailed, Changes, StoreFailed
 from tests.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
@@ -73,10 +73,10 @@ def batch(
     reserve: Sequence[Reservation] = (),
     settle: Sequence[Settlement] = (),
     *,
-    patient: bool = True,
+    lock_seconds: float | None = None,
 ) -> None:
     """Do one batch as the writer does."""
-    transaction = store.begin(patient=patient)
+    transaction = store.begin(lock_seconds=lock_seconds)
     try:
         rows = transaction.rows([one.usage_id for one in settle]) if settle else []
         chains = transaction.chains({one.account for one in reserve}) if reserve else {}
@@ -145,10 +145,10 @@ def test_a_lock_is_waited_for_or_fails_the_batch(url: str, store: PostgresStore)
     """A locked account fails the batch after as long as it was begun with; others pass."""
     with other(url) as locking:
         locking.execute("UPDATE account SET ceiling_nano = 1000 WHERE id = 'a1'")
-        for patient, least, most in ((False, 0.0, 0.5), (True, 0.9, 1.9)):
+        for lock_seconds, least, most in ((0.02, 0.0, 0.5), (None, 0.9, 1.9)):
             began = time.monotonic()
             with pytest.raises(BatchFailed) as caught:
-                batch(store, [reservation(1, "a1")], patient=patient)
+                batch(store, [reservation(1, "a1")], lock_seconds=lock_seconds)
             assert caught.value.locked
             assert least < time.monotonic() - began < most
         batch(store, [reservation(2, "a2")])
@@ -240,7 +240,7 @@ def test_a_lost_server_is_doubtful_only_while_committing(
 
 
 def test_a_chain_has_an_end(url: str, store: PostgresStore) -> None:
-    """Chains go from the leaf upwards, end at a missing parent, and never go round for ever."""
+    """Chains go from the leaf upwards; one with a parent missing, or that goes round, is none."""
     with other(url) as connection:
         connection.execute("UPDATE account SET parent = 'gone' WHERE id = 'a2'")
         connection.execute("UPDATE account SET parent = 'a4' WHERE id = 'a3'")
@@ -248,10 +248,7 @@ def test_a_chain_has_an_end(url: str, store: PostgresStore) -> None:
     transaction = store.begin(reading=True)
     chains = transaction.chains({"a1", "a2", "a3", "none"})
     transaction.roll_back()
-    assert chains["a1"] == ("a1", "tenant:acme")
-    assert chains["a2"] == ("a2",)
-    assert chains["a3"] == ("a3", "a4") * (CHAIN_LENGTH // 2)
-    assert "none" not in chains
+    assert chains == {"a1": ("a1", "tenant:acme")}
 
 
 def test_mixed_batches_never_lock_each_other_out(url: str, postgres_server: PostgresServer) -> None:

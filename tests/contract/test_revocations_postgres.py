@@ -17,6 +17,7 @@ from daypass_core.problem import Refusal
 from daypass_core.revocation import Verdict
 from daypass_proxy import postgres
 from daypass_proxy.revocations import RevocationView
+from daypass_proxy.revocations import postgres as postgres_revocations
 from daypass_proxy.revocations.postgres import PostgresRevocations
 from daypass_proxy.streams import CutReason, LiveCalls
 from tests.fakes.call import entered
@@ -130,6 +131,17 @@ async def test_lost_connections_are_made_anew(store: Store, parts: Parts) -> Non
     assert (view.age or 99) < 1
 
 
+async def test_after_a_failover_a_version_says_nothing(store: Store, parts: Parts) -> None:
+    """The rows are read anew on a new connection: another server's may differ under one number."""
+    view, _, _ = parts
+    claims = make_claims()
+    store.revoke(claims.sandbox, claims.issued_at)
+    await aeventually(lambda: view.verdict(claims))
+    store.execute("DELETE FROM revocation")
+    store.end_connections()
+    await aeventually(lambda: view.verdict(claims) is None)
+
+
 async def test_what_is_not_understood_ages_the_view(store: Store, parts: Parts) -> None:
     """Without the version row the view ages, past its limit nothing is admitted; then it heals."""
     view, _, _ = parts
@@ -161,6 +173,22 @@ async def test_the_view_cannot_write(store: Store) -> None:
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             connection.execute("UPDATE revocation_version SET version = 9")
         assert connection.execute("SHOW statement_timeout").fetchone() == ("3s",)
+        assert connection.execute("SHOW lock_timeout").fetchone() == ("1s",)
+
+
+async def test_a_connection_that_cannot_listen_is_closed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that fails just after it has connected leaves no connection behind."""
+    monkeypatch.setattr(postgres_revocations, "CHANNEL", "no channel")
+    with closing(PostgresRevocations(store.url)) as looking:
+        for _ in range(3):
+            with pytest.raises(psycopg.errors.SyntaxError) as failed:
+                looking.look()
+        with psycopg.connect(store.url.replace("+psycopg", "")) as connection:
+            left = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'daypass-revocations'"
+            await aeventually(lambda: connection.execute(left.encode()).fetchall() == [])
+        assert failed.tb is not None  # it keeps what was not closed alive
 
 
 async def test_a_server_that_is_not_there() -> None:
@@ -175,11 +203,13 @@ async def test_a_server_that_is_not_there() -> None:
 
 
 def test_options_of_the_url_are_kept(store: Store) -> None:
-    """Parameters of the URL, its `options` too, hold beside those of our own."""
-    url = store.url + "&options=-c%20search_path%3Dother"
+    """Parameters of the URL, its `options` too, hold beside those of our own; none lets a standby
+    answer, which may not know yet what was revoked."""
+    url = store.url + "&options=-c%20search_path%3Dother&target_session_attrs=any"
     with postgres.connect(url, name="test", lock_ms=7, statement_ms=9) as connection:
         shown = [
             connection.execute(f"SHOW {name}".encode()).fetchone()
             for name in ("search_path", "lock_timeout", "application_name")
         ]
+        assert connection.info.get_parameters()["target_session_attrs"] == "primary"
     assert shown == [("other",), ("7ms",), ("test",)]

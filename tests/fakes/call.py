@@ -62,6 +62,7 @@ def make_held(
     limits: tuple[LimitState, ...] = (),
     base: Hold = Hold(),  # noqa: B008  a constant
     usage_id: str = "req_test",
+    whole: bool = False,
 ) -> Held:
     """Return the hold of a call; `output_tokens` are held, all it asks for when None."""
     most = (call.max_output_tokens or 0) if tariff else 0
@@ -80,6 +81,7 @@ def make_held(
         base=base,
         output_most=most,
         output_nano=OUTPUT_NANO,
+        whole=whole,
     )
     held = most if output_tokens is None else output_tokens
     return Held(reservation, Reserved(usage_id, held, terms, limits), tariff)

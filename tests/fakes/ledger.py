@@ -165,7 +165,7 @@ class FakeLedger:
         least, most = wanted.output_least, wanted.output_most
         if policy is Policy.REJECT:
             least = most
-        elif policy is Policy.CUTOFF and wanted.stream:
+        elif policy is Policy.CUTOFF and wanted.grows:
             most = least
         room = self._room(wanted.account)
         if room is None:

@@ -26,6 +26,8 @@ class MemoryStore:
     `locked` are accounts that another process holds. `fails` is raised by the next commit.
     """
 
+    one_lock = True
+
     def __init__(self, *accounts: Account) -> None:
         self.accounts_kept = {one.id: one for one in accounts}
         self.usage: dict[str, dict[str, Any]] = {}
@@ -33,15 +35,15 @@ class MemoryStore:
         self.locked: set[str] = set()
         self.fails: list[Exception] = []
         self.batches: list[Changes] = []
-        self.patience: list[bool] = []
-        """Of each transaction begun."""
+        self.patience: list[float | None] = []
+        """How long each transaction begun waits for a lock."""
         self.asked: list[str] = []
         """Leaves whose chains were looked up."""
         self.closed = 0
 
-    def begin(self, *, reading: bool = False, patient: bool = True) -> MemoryStore:
+    def begin(self, *, reading: bool = False, lock_seconds: float | None = None) -> MemoryStore:
         """See `Store.begin`."""
-        self.patience.append(patient)
+        self.patience.append(lock_seconds)
         return self
 
     def close(self) -> None:
@@ -77,7 +79,7 @@ class MemoryStore:
             while name in self.accounts_kept:
                 up.append(name)
                 name = self.accounts_kept[name].parent
-            if up:
+            if up and name is None:
                 found[leaf] = tuple(up)
         return found
 

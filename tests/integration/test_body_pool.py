@@ -23,7 +23,7 @@ from tests.canary import CANARY
 from tests.fakes.anthropic import PLAIN, SONNET, detail
 from tests.support import aeventually, eventually
 
-GOOD = Asked((SONNET,), 64, False, 0, 0, writers=1)
+GOOD = Asked((SONNET,), 64, False, 0, 0, writers=1, hour_cache=False)
 
 
 def body(size: int = 1000, **changes: Any) -> Spool:

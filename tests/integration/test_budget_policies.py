@@ -32,6 +32,30 @@ def test_cutoff_lowers_what_comes_whole(stack: Stack, upstream: StubUpstream) ->
     assert 1024 <= json.loads(upstream.requests[0].body)["max_tokens"] < 64_000
 
 
+def test_cutoff_lowers_thinking_without_a_budget(stack: Stack, upstream: StubUpstream) -> None:
+    """Policy cutoff: a stream that may think all of its answer is asked for what is left.
+
+    Only the digits of its max_tokens change. It is admitted, comes whole, and costs no more than
+    its budget though the provider bills all that it was asked for.
+    """
+    sandbox = stack.sandbox(budget_usd="0.10")
+    adaptive = {"type": "adaptive"}
+    # Text of more bytes than there are tokens left, so a hold that grew would have it cut.
+    upstream.always(lambda asked: stream_of(200, json.loads(asked.body)["max_tokens"]))
+    stream = post(stack, sandbox, thinking=adaptive)
+    stream.rest()
+    assert (stream.status, MESSAGE_STOP in stream.body) == (200, True)
+    (sent,) = upstream.requests
+    most = json.loads(sent.body)["max_tokens"]
+    assert 1_024 <= most < 8_000
+    assert sent.body == json.dumps(BODY | {"max_tokens": most, "thinking": adaptive}).encode()
+    (row,) = stack.settled(sandbox)
+    assert (row["outcome"], row["stream"], row["output_tokens"]) == ("complete", 1, most)
+    account = at_rest(stack, sandbox, 1)
+    assert account["spent_nano"] == bill(most) <= account["ceiling_nano"]
+    assert account["overdraft_nano"] == 0
+
+
 def test_reject(stack: Stack, upstream: StubUpstream) -> None:
     """Policy reject: what may cost more than is left does not go up; what cannot, does."""
     sandbox = stack.sandbox(budget_usd="0.10", over_budget="reject")

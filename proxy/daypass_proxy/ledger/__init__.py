@@ -51,7 +51,7 @@ MAX_TOKENS = 10**12
 class Policy(StrEnum):
     """What becomes of a call that may need more than is left."""
 
-    CUTOFF = "cutoff"  # streams start with little held, are extended, and cut when refused
+    CUTOFF = "cutoff"  # what grows starts with little held, is extended, and cut when refused
     CLAMP = "clamp"  # max_tokens is lowered to what is left
     REJECT = "reject"  # the whole call is held from the start, or refused
 
@@ -88,7 +88,8 @@ class Reservation(msgspec.Struct, frozen=True):
     found from it, and all of them are held or none. `base` is what the call may use whatever it
     writes: its input ceiling and fees. Each output token holds `output_nano` nano-dollars and one
     token more; the ledger holds between `output_least` and `output_most` of them, as the account's
-    policy and what is left say. Raises ValueError for an amount out of range.
+    policy and what is left say. `whole`: what it uses of them is not seen, so that what is held
+    must be all it may ask for, even where it streams. Raises ValueError for an amount out of range.
     """
 
     usage_id: str
@@ -106,11 +107,17 @@ class Reservation(msgspec.Struct, frozen=True):
     output_least: int = 0
     output_most: int = 0
     output_nano: int = 0
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.output_least <= self.output_most:
             raise ValueError("output_least must be at most output_most")
         self.hold(self.output_most)
+
+    @property
+    def grows(self) -> bool:
+        """Whether more may be held while the answer comes, which can be cut where that fails."""
+        return self.stream and not self.whole
 
     def hold(self, output_tokens: int) -> Hold:
         """Return what is held with so many output tokens."""

@@ -69,6 +69,7 @@ class Book:
         nano = wanted.base.nano + output * wanted.output_nano
         tokens = wanted.base.tokens + output
         if not chain.fits(nano, tokens, 1):
+            self._changed.update(account.id for account, minute in chain.booked if _redated(minute))
             return chain.refusal(nano, tokens, self._now)
         self._hold(chain, nano, tokens, calls=1)
         lease = self._worker, self._lease_until, self._now
@@ -242,3 +243,7 @@ class Book:
         if max(account.spent_nano + account.reserved_nano, account.tokens_spent) > MAX_INTEGER:
             raise BatchFailed(f"the sum of account {account_id} has no room left", locked=False)
         return written(account, self._now)
+
+
+def _redated(minute: Minute | None) -> bool:
+    return minute is not None and minute.redated

@@ -37,7 +37,7 @@ class Chain:
         policy = self.terms.policy
         if policy is Policy.REJECT:
             return wanted.output_most
-        if policy is Policy.CUTOFF and wanted.stream:
+        if policy is Policy.CUTOFF and wanted.grows:
             return wanted.output_least
         most = wanted.output_most
         for account, minute in self.booked:

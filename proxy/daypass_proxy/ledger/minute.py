@@ -24,12 +24,18 @@ class Minute:
     """The slices of one account at `now_ms`, the oldest first."""
 
     def __init__(self, text: str, now_ms: int) -> None:
-        """Read what `text` wrote. After the clock went back, a slice of the future is of now."""
+        """Read what `text` wrote. After the clock went back, a slice of the future is of now.
+
+        `redated` says that there was one: unless it is written so, it is of the future again, and
+        with it the end of its 60 s, for as long as the clock has gone back.
+        """
         self.slices: list[Slice] = []
         self.calls = 0
         self.tokens = 0
+        self.redated = False
         self._now = now_ms
         for last, calls, tokens in _decoder.decode(text):
+            self.redated |= last > now_ms
             if last > now_ms - MINUTE_MS:
                 self._add(min(last, now_ms), calls, tokens)
 

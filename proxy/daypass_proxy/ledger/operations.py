@@ -12,11 +12,12 @@ from daypass_proxy.ledger.reaper import Leases
 
 
 class Lane(IntEnum):
-    """The order inside a batch: what frees money comes before what needs it."""
+    """The order inside a batch: what frees money before what needs it, and who only asks last."""
 
     SETTLE = 0
     RESIZE = 1
     RESERVE = 2
+    READ = 3
 
 
 class Operation:
@@ -68,7 +69,8 @@ class Reserve(Operation):
 
     def undo(self) -> Settle:
         """Return the operation that frees the hold of a call that was refused after all."""
-        return Settle(nothing_spent(self.reservation.usage_id), doubtful=True)
+        call = self.reservation
+        return Settle(nothing_spent(call.usage_id), doubtful_in=call.account)
 
 
 class Extend(Operation):
@@ -102,15 +104,18 @@ class Release(Operation):
 
 
 class Settle(Operation):
-    """Book one bill. `doubtful` marks the undoing of a reservation that may never have been."""
+    """Book one bill. `doubtful`: it undoes a reservation that may have been written or not.
+
+    The lock on its account then tells: whoever may still be writing the reservation holds it.
+    """
 
     __slots__ = ("doubtful", "settlement")
     owed = True
 
-    def __init__(self, settlement: Settlement, *, doubtful: bool = False) -> None:
-        super().__init__(usage_id=settlement.usage_id)
+    def __init__(self, settlement: Settlement, *, doubtful_in: str = "") -> None:
+        super().__init__(usage_id=settlement.usage_id, account=doubtful_in)
         self.settlement = settlement
-        self.doubtful = doubtful
+        self.doubtful = bool(doubtful_in)
 
     def apply(self, book: Book) -> Any:
         """Return what `Book.settle` does."""
@@ -131,7 +136,7 @@ class Read(Operation):
     """Read one account."""
 
     __slots__ = ()
-    lane = Lane.RESIZE
+    lane = Lane.READ
 
     def __init__(self, account: str) -> None:
         super().__init__(account=account)

@@ -61,6 +61,8 @@ def open_store(url: str, busy_seconds: float) -> PostgresStore:
 class PostgresStore:
     """A `Store` on one connection, made by `open_store`."""
 
+    one_lock = False
+
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
 
@@ -77,9 +79,11 @@ class PostgresStore:
                 " version"
             )
 
-    def begin(self, *, reading: bool = False, patient: bool = True) -> PostgresTransaction:
+    def begin(
+        self, *, reading: bool = False, lock_seconds: float | None = None
+    ) -> PostgresTransaction:
         """See `Store.begin`. The server hears of it with the first statement."""
-        return PostgresTransaction(self._connection, reading=reading, patient=patient)
+        return PostgresTransaction(self._connection, reading, lock_seconds)
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -90,10 +94,12 @@ class PostgresStore:
 class PostgresTransaction:
     """A `Transaction`; its first statement begins it on the server too."""
 
-    def __init__(self, connection: psycopg.Connection, *, reading: bool, patient: bool) -> None:
+    def __init__(
+        self, connection: psycopg.Connection, reading: bool, lock_seconds: float | None
+    ) -> None:
         self._connection = connection
         self._reading = reading
-        self._patient = patient
+        self._lock_seconds = lock_seconds
         self._begun = False
 
     def rows(self, usage_ids: Collection[str]) -> list[Row]:
@@ -162,8 +168,8 @@ class PostgresTransaction:
             return
         self._begun = True
         self._connection.execute(sql.BEGIN_READING if self._reading else sql.BEGIN)
-        if not self._patient:
-            self._connection.execute(sql.IMPATIENT)
+        if self._lock_seconds is not None:
+            self._connection.execute(sql.lock_timeout(self._lock_seconds))
 
 
 def _json(values: Collection[object]) -> str:

@@ -40,11 +40,15 @@ def _update(table: str, columns: Sequence[str], also: str = "") -> bytes:
     return f"UPDATE {table} SET {also}{changes} FROM {_MANY} WHERE {table}.id = {key}".encode()
 
 
+def lock_timeout(seconds: float) -> bytes:
+    """Return what bounds how long this transaction waits for a lock."""
+    return f"SET LOCAL lock_timeout = {max(round(seconds * 1000), 1)}".encode()
+
+
 MIGRATED: Final = b"SELECT to_regclass('alembic_version')::text"
 VERSION: Final = b"SELECT version_num FROM alembic_version"
 BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 BEGIN_READING: Final = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-IMPATIENT: Final = b"SET LOCAL lock_timeout = 20"
 
 # NO KEY: ids are never changed, so who only refers to a row need not wait.
 ROWS: Final = f"SELECT {_ROW} FROM usage WHERE {_AMONG} ORDER BY id FOR NO KEY UPDATE".encode()
@@ -62,7 +66,7 @@ WITH RECURSIVE chain AS (
     UNION ALL
     SELECT chain.leaf, above.id, above.parent, chain.length + 1
     FROM chain JOIN account AS above ON above.id = chain.parent WHERE chain.length < {CHAIN_LENGTH})
-SELECT leaf, array_agg(id ORDER BY length) FROM chain GROUP BY leaf
+SELECT leaf, array_agg(id ORDER BY length) FROM chain GROUP BY leaf HAVING bool_or(parent IS NULL)
 """.encode()
 READ: Final = f"SELECT {_ACCOUNT} FROM account WHERE {_AMONG} ORDER BY id".encode()
 LOCK: Final = READ + b" FOR NO KEY UPDATE"

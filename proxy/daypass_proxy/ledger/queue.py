@@ -1,15 +1,16 @@
 """Where operations wait while the writer commits the ones before them.
 
 Settlements go first, then extensions and releases, then reservations: what frees money before what
-needs it. Reservations take turns by tenant, also inside the limit of a batch, so that a tenant that
-sends thousands delays another by one call of each batch and not by its thousands.
+needs it. Who only asks for a balance comes last, so that no crowd of those delays a call.
+Reservations take turns by tenant, also inside the limit of a batch, so that a tenant that sends
+thousands delays another by one call of each batch and not by its thousands.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,6 +44,7 @@ class Queue:
         self._resizing: deque[Operation] = deque()
         self._tenants: dict[str, deque[Reserve]] = {}
         self._turns: deque[str] = deque()
+        self._reading: deque[Operation] = deque()
         self._size = 0
         self._incidents: Counter[IncidentKey] = Counter()
         self._closed = False
@@ -65,10 +67,8 @@ class Queue:
             self._size += 1
             if isinstance(operation, Reserve):
                 self._put_reserve(operation)
-            elif operation.lane is Lane.SETTLE:
-                self._settling.append(operation)
             else:
-                self._resizing.append(operation)
+                self._lane(operation.lane).append(operation)
             self._ready.notify()
 
     def put_back(self, settlements: list[Settle]) -> None:
@@ -90,11 +90,11 @@ class Queue:
             if not self._size and not self._closed:
                 self._ready.wait(timeout)
             operations: list[Operation] = []
-            for lane in (self._settling, self._resizing):
-                while lane and len(operations) < limit:
-                    operations.append(lane.popleft())
+            _move(self._settling, operations, limit)
+            _move(self._resizing, operations, limit)
             while self._turns and len(operations) < limit:
                 operations.append(self._next_reserve())
+            _move(self._reading, operations, limit)
             self._size -= len(operations)
             incidents, self._incidents = self._incidents, Counter()
             if self._closed and not operations and not incidents:
@@ -105,13 +105,12 @@ class Queue:
         """Take everything out of these lanes."""
         with self._ready:
             found: list[Operation] = []
-            if Lane.SETTLE in lanes:
-                found += _emptied(self._settling)
-            if Lane.RESIZE in lanes:
-                found += _emptied(self._resizing)
-            if Lane.RESERVE in lanes:
-                while self._turns:
-                    found.append(self._next_reserve())
+            for lane in lanes:
+                if lane is Lane.RESERVE:
+                    while self._turns:
+                        found.append(self._next_reserve())
+                else:
+                    _move(self._lane(lane), found, self._size)
             self._size -= len(found)
             return found
 
@@ -125,6 +124,12 @@ class Queue:
         """Wait up to `timeout` seconds for `close`."""
         with self._ready:
             return self._ready.wait_for(lambda: self._closed, timeout)
+
+    def _lane(self, lane: Lane) -> deque[Operation]:
+        """Return the operations of a lane other than that of reservations."""
+        if lane is Lane.SETTLE:
+            return self._settling
+        return self._reading if lane is Lane.READ else self._resizing
 
     def _put_reserve(self, operation: Reserve) -> None:
         tenant = operation.reservation.tenant
@@ -146,7 +151,7 @@ class Queue:
         return operation
 
 
-def _emptied(lane: deque[Operation]) -> Iterable[Operation]:
-    found = list(lane)
-    lane.clear()
-    return found
+def _move(lane: deque[Operation], found: list[Operation], limit: int) -> None:
+    """Take from the front of a lane until `found` has `limit` operations."""
+    while lane and len(found) < limit:
+        found.append(lane.popleft())

@@ -27,6 +27,7 @@ class Leases:
         self._clock = clock
         self._every = lease_seconds / 3
         self._next = clock.monotonic()
+        self._reaping = True
         self._open: set[str] = set()
 
     def opened(self, usage_id: str) -> None:
@@ -41,9 +42,14 @@ class Leases:
         """Whether a third of the lease has passed, or the last round left rows to reap."""
         return self._clock.monotonic() >= self._next
 
-    def postpone(self) -> None:
-        """Try again only after another third of the lease."""
-        self._next = self._clock.monotonic() + self._every
+    def failed(self) -> None:
+        """Note that a round failed: the next one, at once, only renews, then there is a pause.
+
+        So a row of another that cannot be reaped does not end the leases of our calls.
+        """
+        if not self._reaping:
+            self._postpone()
+        self._reaping = not self._reaping
 
     def look_after(self, transaction: Transaction) -> list[Row]:
         """Renew our rows, then return what others left behind to be reaped, in this order.
@@ -54,11 +60,15 @@ class Leases:
         now_ms = int(self._clock.now() * 1000)
         if self._open:
             transaction.renew(self._open, now_ms + self.lease_ms)
-        return transaction.expired(now_ms, REAPED_AT_ONCE)
+        return transaction.expired(now_ms, REAPED_AT_ONCE) if self._reaping else []
 
     def looked_after(self, reaped: int) -> None:
         """Note that a round is durable, in which so many rows were reaped."""
         if reaped:
             event(log, "leases_reaped", level=logging.WARNING, rows=reaped)
         if reaped < REAPED_AT_ONCE:
-            self.postpone()
+            self._postpone()
+        self._reaping = True
+
+    def _postpone(self) -> None:
+        self._next = self._clock.monotonic() + self._every

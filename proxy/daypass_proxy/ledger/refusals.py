@@ -36,12 +36,18 @@ class Refusals:
         return refused if more else None
 
     def remember(self, wanted: Reservation, refused: LedgerRefused, monotonic: float) -> None:
-        """Keep an answer of the ledger if it is one that the next call would get, too."""
+        """Keep an answer of the ledger if it is one that the next call would get, too.
+
+        Never for longer than it says itself: what comes back at a moment is there at that moment.
+        """
         if refused.reason not in ("exhausted", "rate"):
             return
         if len(self._known) >= MOST_REMEMBERED:
             self._known.clear()
-        until = monotonic + REMEMBERED_SECONDS
+        seconds = REMEMBERED_SECONDS
+        if refused.retry_ms is not None:
+            seconds = min(seconds, refused.retry_ms / 1000)
+        until = monotonic + seconds
         self._known[wanted.account] = (until, _wanted(wanted), refused)
 
     def forget(self, account: str) -> None:

@@ -57,7 +57,8 @@ WITH RECURSIVE up (leaf, id, parent, height) AS (
     SELECT up.leaf, account.id, account.parent, up.height + 1
     FROM up JOIN account ON account.id = up.parent WHERE up.height < {CHAIN_LENGTH}
 )
-SELECT leaf, id FROM up ORDER BY leaf, height
+SELECT leaf, id FROM up WHERE leaf IN (SELECT leaf FROM up WHERE parent IS NULL)
+ORDER BY leaf, height
 """
 _RENEW: Final = f"UPDATE usage SET lease_until = ? WHERE state = 'open' AND {_LISTED}"
 _OPEN: Final = (
@@ -78,11 +79,15 @@ class SqliteStore:
     `busy_seconds` is how long a lock of another process is waited for.
     """
 
+    one_lock = True
+
     def __init__(self, path: Path | str, busy_seconds: float = 5.0) -> None:
         self._connection = connect(Path(path), busy_seconds)
 
-    def begin(self, *, reading: bool = False, patient: bool = True) -> SqliteTransaction:
-        """See `Store.begin`. One lock is for the whole file, so patience makes no difference."""
+    def begin(
+        self, *, reading: bool = False, lock_seconds: float | None = None
+    ) -> SqliteTransaction:
+        """See `Store.begin`. One lock is for the whole file: no part of a batch goes without."""
         try:
             self._connection.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
         except sqlite3.Error as error:

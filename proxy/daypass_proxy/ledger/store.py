@@ -158,7 +158,8 @@ class Transaction(Protocol):
     def chains(self, leaves: Collection[str]) -> dict[str, tuple[str, ...]]:
         """Return the ids of each account and its parents, from it upwards, without a lock.
 
-        An account that does not exist is left out. At most `CHAIN_LENGTH` ids are followed.
+        An account that does not exist is left out, and so is one whose chain has no end within
+        `CHAIN_LENGTH` ids: a limit that cannot be found is not taken for none.
         """
 
     def accounts(self, account_ids: Collection[str]) -> list[Account]:
@@ -172,13 +173,19 @@ class Transaction(Protocol):
 
 
 class Store(Protocol):
-    """One connection, used by the writer's thread alone."""
+    """One connection, used by the writer's thread alone.
 
-    def begin(self, *, reading: bool = False, patient: bool = True) -> Transaction:
+    `one_lock`: a transaction locks all of the database, so that other processes can only write
+    while none runs.
+    """
+
+    one_lock: bool
+
+    def begin(self, *, reading: bool = False, lock_seconds: float | None = None) -> Transaction:
         """Begin a transaction. Raises StoreFailed.
 
-        `reading`: nothing will be locked or written. `patient`: a lock that another process holds
-        is waited for as long as the store was told to; otherwise for some milliseconds.
+        `reading`: nothing will be locked or written. `lock_seconds`: how long a lock that another
+        process holds is waited for, None for as long as the store was told to.
         """
 
     def close(self) -> None:

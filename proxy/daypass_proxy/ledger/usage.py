@@ -56,8 +56,12 @@ class Usage(msgspec.Struct, frozen=True):
     def tokens(self) -> int:
         """What counts towards a limit of tokens: input, cache and output, passes beside included.
 
-        An iteration of type `message` is a part of the totals already.
+        An iteration of type `message` is a part of the totals already. Where a fallback model
+        answered, `passes` are all that there were, and count instead of the totals as they do in
+        the price: the one that answered stands in both.
         """
+        if any(each.kind == "fallback_message" for each in self.passes):
+            return sum(each.tokens for each in self.passes)
         beside = sum(each.tokens for each in self.passes if each.kind != "message")
         return _total(self) + beside
 

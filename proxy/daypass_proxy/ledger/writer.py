@@ -37,6 +37,9 @@ IDLE_SECONDS: Final = 1.0  # how long incidents and due leases wait for a batch 
 PAUSE_SHARE, LONGEST_PAUSE, IDLE_PAUSE = 0.25, 0.005, 0.0005
 FIRST_RETRY, LAST_RETRY = 0.05, 2.0
 LOCK_RETRY = 0.25  # seconds until a bill whose account was locked is tried again
+# How long the parts of a batch that a lock has stopped wait for it again, and for how long after
+# one stood alone before a lock all batches wait no longer than so: others must not wait for it.
+PART_LOCK_SECONDS, WARY_LOCK_SECONDS, WARY_SECONDS = 0.02, 0.25, 5.0
 # How long `close` goes on trying to book what is owed; less than daypass_core.server.CLOSE_SECONDS.
 CLOSING_SECONDS = 6.0
 
@@ -44,6 +47,9 @@ Answer = tuple[asyncio.Future[Any], Any]
 """A future and its result; an exception is raised there."""
 
 Results = list[tuple[Operation, Any]]
+
+_REFUSED: Final = (Lane.RESIZE, Lane.RESERVE, Lane.READ)
+"""What is not kept while the store is gone."""
 
 log = get_logger(__name__)
 
@@ -80,6 +86,7 @@ class Writer(threading.Thread):
         self._retry = FIRST_RETRY
         self._aside: list[Settle] = []
         self._aside_until = 0.0
+        self._wary_until = 0.0
 
     def run(self) -> None:
         """Write until the queue is closed and empty, or the store stays gone while closing."""
@@ -88,7 +95,7 @@ class Writer(threading.Thread):
             while (batch := self._next_batch()) is not None:
                 began = time.monotonic()
                 if batch:
-                    self._write(batch)
+                    self._write(batch, WARY_LOCK_SECONDS if began < self._wary_until else None)
                 if self._queue.closed:
                     give_up_at = min(give_up_at, time.monotonic() + CLOSING_SECONDS)
                 if (self.unavailable or self._aside) and time.monotonic() >= give_up_at:
@@ -113,17 +120,19 @@ class Writer(threading.Thread):
         return batch
 
     def _pause(self, began: float) -> None:
-        """Stay away from the store for a moment, longer the busier it is.
+        """Stay away from a store that has one lock for a moment, longer the busier it is.
 
         Who waits for the lock in another process looks for it only every few milliseconds.
         """
+        if self._store is None or not self._store.one_lock:
+            return
         longest = LONGEST_PAUSE if self._queue.size else IDLE_PAUSE
         time.sleep(min((time.monotonic() - began) * PAUSE_SHARE, longest))
 
-    def _write(self, batch: Batch, *, patient: bool = True) -> None:
+    def _write(self, batch: Batch, lock_seconds: float | None = None) -> None:
         began = time.monotonic()
         try:
-            results = self._transact(batch, patient)
+            results = self._transact(batch, lock_seconds)
         except StoreFailed as error:
             self._store_failed(batch, error)
             return
@@ -137,7 +146,7 @@ class Writer(threading.Thread):
         if self._reports is not None:
             self._reports.batch_committed(len(results), time.monotonic() - began)
 
-    def _transact(self, batch: Batch, patient: bool) -> Results:
+    def _transact(self, batch: Batch, lock_seconds: float | None) -> Results:
         """Do all of a batch or nothing of it.
 
         Raises StoreFailed, BatchFailed, or whatever a mistake of ours raises.
@@ -145,7 +154,7 @@ class Writer(threading.Thread):
         store = self._store = self._store or self._open_store()
         operations = batch.operations
         reading = not batch.incidents and all(isinstance(one, Read) for one in operations)
-        transaction = store.begin(reading=reading, patient=patient)
+        transaction = store.begin(reading=reading, lock_seconds=lock_seconds)
         try:
             looking = any(isinstance(one, LookAfter) for one in operations)
             book, expired = self._load(transaction, operations, looking)
@@ -173,6 +182,9 @@ class Writer(threading.Thread):
         for row in (*rows, *expired):
             needed.update(row.accounts.split(" "))
         accounts = transaction.accounts(needed) if needed else []
+        if doubtful := _doubtful(operations) - {row.id for row in rows}:
+            # Of a connection that was lost while it committed: now that its locks are ours, it has.
+            rows = [*rows, *transaction.rows(doubtful)]
         # The time is read under the lock: a lease that starts now must not start in the past.
         now_ms = int(self._clock.now() * 1000)
         lease_ms = self._leases.lease_ms
@@ -205,7 +217,7 @@ class Writer(threading.Thread):
         if error.doubtful:
             # The commit may have reached the disk: give the holds of the refused calls back.
             kept += [one.undo() for one in batch.operations if isinstance(one, Reserve)]
-        self._refuse((*batch.operations, *self._queue.clear(Lane.RESIZE, Lane.RESERVE)), str(error))
+        self._refuse((*batch.operations, *self._queue.clear(*_REFUSED)), str(error))
         self._queue.put_back(kept)
         self._queue.count(batch.incidents)
 
@@ -222,7 +234,7 @@ class Writer(threading.Thread):
     def _split(self, batch: Batch, error: Exception) -> None:
         """Write the halves of a batch that failed, so that only the part at fault suffers for it.
 
-        They do not wait for locks: the batch has waited already.
+        They hardly wait for locks: the batch has waited already.
         """
         parts = [Batch(half) for half in _halves(batch.operations)]
         if batch.incidents:
@@ -234,18 +246,19 @@ class Writer(threading.Thread):
             if self.unavailable:
                 self._store_failed(part, StoreFailed(self.unavailable, broken=False))
             else:
-                self._write(part, patient=False)
+                self._write(part, PART_LOCK_SECONDS)
 
     def _at_fault(self, batch: Batch, error: Exception) -> None:
         """Give one operation up, or a bill a rest when it only has to wait for a lock."""
         locked = isinstance(error, BatchFailed) and error.locked
         if locked:
+            self._wary_until = time.monotonic() + WARY_SECONDS
             event(log, "ledger_account_locked", level=logging.WARNING, reason=str(error))
         else:
             event(log, "ledger_operation_failed", level=logging.ERROR, reason=repr(error))
         for operation in batch.operations:
             if isinstance(operation, LookAfter):
-                self._leases.postpone()
+                self._leases.failed()
             if locked:
                 self._refuse([operation], str(error))
                 if isinstance(operation, Settle):
@@ -291,3 +304,7 @@ def _applied(operation: Operation, book: Book) -> Any:
 def _halves(operations: list[Operation]) -> list[list[Operation]]:
     middle = (len(operations) + 1) // 2
     return [half for half in (operations[:middle], operations[middle:]) if half]
+
+
+def _doubtful(operations: Sequence[Operation]) -> set[str]:
+    return {one.usage_id for one in operations if isinstance(one, Settle) and one.doubtful}

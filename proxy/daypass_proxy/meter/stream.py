@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 
+from daypass_proxy.ledger import Usage
 from daypass_proxy.meter.base import Meter
-from daypass_proxy.meter.tally import Event, read_event
+from daypass_proxy.meter.tally import Event, read_again, read_event
 
 _CR = 13
 _MARK = b"\xef\xbb\xbf"  # may stand before the first line; elsewhere it would mean nothing
@@ -28,6 +29,9 @@ _DELTA_TEXT = re.compile(
     rb'\s*"[a-z_]+"\s*:\s*"'
 )
 _DELTA_TAIL = len(b'"}}')
+# The kind of a block that begins.
+_BLOCK_KIND = re.compile(rb'"content_block"\s*:\s*\{\s*"type"\s*:\s*"([a-z_]+)"')
+_SEARCHED = b"web_search_tool_result"
 # An event as the provider writes it; possessive, so that a torn one is given up in one pass.
 _EVENT = re.compile(rb"event: ([a-z_]++)\n(data:([^\n]*+))\n\n")
 # The part that deltas of one block share, up to their text.
@@ -56,6 +60,11 @@ class StreamMeter(Meter):
         self._data: list[tuple[bytes, bool]] = []  # data lines, and whether they are complete
         self._open = False  # the event that is arriving has data
         self._ended = False
+        self._head = b""  # the beginning of the data of an event that is told by its name
+        self._found = False  # the last block that began is what a tool at the provider found
+        self._counted = False  # the output was said after the start, where it is provisional
+        self._readings = 0  # how often that made the model read everything again
+        self._searches = 0
         self._runs = True  # cleared for the rest of a chunk whose deltas are not alike
         self._expect(_FIRST_PREFIX)
 
@@ -66,6 +75,18 @@ class StreamMeter(Meter):
             self._finish_line()
         if self._open:
             self._dispatch()
+
+    @property
+    def usage(self) -> Usage:
+        """What the provider has said so far, in figures and, until the last ones, in blocks.
+
+        Nothing is said of the further readings of a call with tools of the provider until its end,
+        so a client that left in their midst would have had them for nothing.
+        """
+        said = self._tally.usage
+        if self.final or not self._readings:
+            return said
+        return read_again(said, self._readings, self._searches)
 
     def _scan(self, data: bytes) -> None:
         size, start = len(data), 0
@@ -110,7 +131,7 @@ class StreamMeter(Meter):
             elif name in _CARRY_USAGE:
                 self._parse(name, found[3])
             elif name in _TOLD_BY_NAME:
-                self._told(name)
+                self._told(name, found[2][:_HEAD])
             start = found.end()
 
     def _expect(self, prefix: bytes) -> None:
@@ -190,20 +211,23 @@ class StreamMeter(Meter):
             elif self._event in _HELD:
                 self._data.append((line, len(line) == length))
                 self._room = max(self._room - len(line), _HEAD)
+            elif not self._head:
+                self._head = line[:_HEAD]
         elif line.startswith(b"event:"):
             self._event = line[6:].strip()
             self._room = _EVENT_MAX if self._event in _HELD else _HEAD
 
     def _dispatch(self) -> None:
-        event, lines, has_data = self._event, self._data, self._open
+        event, lines, has_data, head = self._event, self._data, self._open, self._head
         self._event, self._data, self._open, self._room = b"", [], False, _EVENT_MAX
+        self._head = b""
         self.between_events = True
         if not has_data:
             return
         if event == _DELTA:
             self.deltas += 1
         elif event in _TOLD_BY_NAME:
-            self._told(event)
+            self._told(event, head)
         elif event in _HELD:
             whole = all(complete for _, complete in lines)
             self._parse(event, b"\n".join(line[5:] for line, _ in lines) if whole else None)
@@ -225,24 +249,31 @@ class StreamMeter(Meter):
             self._tally.take(read.message.usage)
         elif kind == b"message_delta":
             self._tally.take(read.usage)
-            self.final |= read.delta is not None and read.delta.stop_reason is not None
+            self._counted |= read.usage is not None and read.usage.output_tokens is not None
+            ends = read.delta is not None and read.delta.stop_reason is not None
+            self.final |= ends and self._counted
         elif kind == _DELTA and data is not None:
             self.deltas += 1
             self.text_bytes += sum(
                 _text_length(line[:_HEAD], len(line)) for line in data.split(b"\n")
             )
         else:
-            self._told(kind)
+            self._told(kind, (data or b"")[:_HEAD])
 
-    def _told(self, kind: bytes) -> None:
-        """Take note of an event that says all by its name."""
+    def _told(self, kind: bytes, head: bytes) -> None:
+        """Take note of an event that says all by its name and the `head` of its data."""
         if kind == b"message_stop":
             self.finished |= not self._ended
-            self.final |= self.finished
+            self.final |= self.finished and self._counted
         elif kind == b"error":
             self.failed = True
         elif kind == b"content_block_start":
             self.blocks += 1
+            began = _BLOCK_KIND.search(head)
+            found = began is not None and began[1].endswith(b"_tool_result")
+            self._readings += found and not self._found
+            self._searches += began is not None and began[1] == _SEARCHED
+            self._found = found
 
 
 def _text_length(head: bytes, length: int) -> int:

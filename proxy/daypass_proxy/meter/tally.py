@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from daypass_proxy.ledger import Pass, Usage
 
@@ -95,6 +96,8 @@ _FIGURES = (
 _WORDS = ("service_tier", "speed", "inference_geo")
 _MESSAGE = "message"
 _FALLBACK = "fallback_message"
+AGAIN = "unsaid"
+"""The kind of a pass that the provider began and has said no figures of."""
 UNKNOWN = "unknown"
 """What a provider said that is no word: not silence, and nothing that has a price."""
 
@@ -176,6 +179,20 @@ class Tally:
             figure = getattr(said, name)
             if figure is not None:
                 self._figures[name] = figure
+
+
+def read_again(said: Usage, times: int, searches: int) -> Usage:
+    """Return `said` with what was read in its first pass read so often again; a low estimate.
+
+    What was cached then is read from the cache; what came in between counts nothing.
+    """
+    cached = (said.cache_creation_input_tokens or 0) + (said.cache_read_input_tokens or 0)
+    again = Pass(AGAIN, input_tokens=said.input_tokens, cache_read_input_tokens=cached)
+    return replace(
+        said,
+        web_search_requests=max(said.web_search_requests or 0, searches),
+        passes=said.passes + (again,) * min(times, _PASSES_MAX),
+    )
 
 
 def _passes(iterations: list[Iteration]) -> tuple[Pass, ...]:

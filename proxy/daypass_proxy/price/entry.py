@@ -19,6 +19,8 @@ from daypass_proxy.price.rates import Plan, Rates, usd_parts
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 # All of them go into the scope of a call that names one.
 _Names = Annotated[list[_Text], msgspec.Meta(max_length=16)]
+# Smaller is a mistake, thousands of tokens most likely: the window bounds what is held.
+_Window = Annotated[int, msgspec.Meta(ge=1_000, le=10**9)]
 _Tokens = Annotated[int, msgspec.Meta(gt=0, le=10**9)]
 # Text, because JSON numbers are floats to most programs that would write this file.
 _Usd = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9})?\Z")]
@@ -75,7 +77,7 @@ class Entry(_PlanEntry, forbid_unknown_fields=True, kw_only=True):
     """One model from some day on."""
 
     model: _Text
-    context_window: _Tokens
+    context_window: _Window
     ids: _Names = []
     prefixes: list[_Text] = []
     patterns: list[_Text] = []
@@ -84,6 +86,7 @@ class Entry(_PlanEntry, forbid_unknown_fields=True, kw_only=True):
     speeds: dict[_Text, _PlanEntry] = {}
     geos: dict[_Text, _Multiple] = {}
     web_search: _Usd | None = None
+    thinks_unasked: bool = True  # what nobody says must not be held too low
     derived: list[_Text] = []  # says which figures the data set did not have; for readers only
 
     def price(self) -> Price:
@@ -99,6 +102,7 @@ class Entry(_PlanEntry, forbid_unknown_fields=True, kw_only=True):
             {name: each.plan() for name, each in self.speeds.items()},
             {name: int(Decimal(text) * GEO) for name, text in self.geos.items()},
             None if self.web_search is None else usd_parts(Decimal(self.web_search)),
+            self.thinks_unasked,
         )
 
     def rules(self) -> list[re.Pattern[str]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from daypass_core.scope import ENDPOINTS
 from daypass_proxy.price.entry import Entry, File
 from daypass_proxy.price.shelf import Shelf
 
@@ -25,6 +26,9 @@ def read_shelves(content: bytes, source: str) -> dict[str, Shelf]:
     try:
         document = json.loads(content, object_pairs_hook=_no_duplicates)
         for provider, entries in msgspec.convert(document, File).providers.items():
+            where = f"$.providers.{provider}"
+            if provider not in ENDPOINTS:
+                raise ValueError(f"no such provider; there is {', '.join(ENDPOINTS)}")
             shelf = shelves[provider] = Shelf()
             for index, each in enumerate(entries):
                 where = f"$.providers.{provider}[{index}]"

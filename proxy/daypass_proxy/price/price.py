@@ -27,7 +27,7 @@ class Price:
 
     `service_tiers` and `speeds` hold the plans of what is not ordinary, `geos` the multiples of
     places in ten-thousandths, `web_search` the fee for one search in PARTS of a nano-dollar (None:
-    it has no price).
+    it has no price). `thinks_unasked` says that a request which leaves thinking open may get it.
     """
 
     model: str
@@ -37,6 +37,7 @@ class Price:
     speeds: Mapping[str, Plan] = field(default_factory=dict)
     geos: Mapping[str, int] = field(default_factory=dict)
     web_search: int | None = None
+    thinks_unasked: bool = True
 
     def served(self, service_tier: str | None, speed: str | None) -> tuple[tuple[Plan, ...], bool]:
         """Return the plans of a call that was served so, and whether its price is known.

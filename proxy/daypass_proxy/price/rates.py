@@ -33,8 +33,8 @@ class Rates:
     cache_read: Decimal
     parts: tuple[int, int, int, int, int] = field(init=False, repr=False, compare=False)
     """The same in the same order, each as PARTS of a nano-dollar for one token."""
-    dearest_input: int = field(init=False, repr=False, compare=False)
-    """The highest rate an input token can be billed at, in PARTS."""
+    dearest_input: tuple[int, int] = field(init=False, repr=False, compare=False)
+    """The highest rate of an input token in PARTS, without cache writes of an hour and with."""
 
     def __post_init__(self) -> None:
         plain, _, write, write_1h, read = parts = (
@@ -42,7 +42,8 @@ class Rates:
             _parts(self.cache_write_1h), _parts(self.cache_read),
         )  # fmt: skip
         object.__setattr__(self, "parts", parts)
-        object.__setattr__(self, "dearest_input", max(plain, write, write_1h, read))
+        short = max(plain, write, read)
+        object.__setattr__(self, "dearest_input", (short, max(short, write_1h)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +76,17 @@ class Plan:
             + per_read * read
         )
 
-    def dearest(self, input_tokens: int) -> tuple[int, int]:
+    def dearest(self, input_tokens: int, *, hour_cache: bool = True) -> tuple[int, int]:
         """Return the most that an input and an output token can cost, in PARTS.
 
-        That is, of a pass with up to `input_tokens` of input of whatever kinds.
+        That is, of a pass with up to `input_tokens` of input of whatever kinds; of cache writes of
+        an hour only where there may be some.
         """
-        dearest_input, dearest_output = self.rates.dearest_input, self.rates.parts[1]
+        dearest_input = self.rates.dearest_input[hour_cache]
+        dearest_output = self.rates.parts[1]
         for start, above in self.tiers:
             if input_tokens > start:
-                dearest_input = max(dearest_input, above.dearest_input)
+                dearest_input = max(dearest_input, above.dearest_input[hour_cache])
                 dearest_output = max(dearest_output, above.parts[1])
         return dearest_input, dearest_output
 

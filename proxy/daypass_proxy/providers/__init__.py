@@ -31,10 +31,14 @@ class Asked(msgspec.Struct, frozen=True):
     """What one body asks for; `models` holds every model it may be billed for, its own first.
 
     The first `writers` of them may write the answer (0: all). `thinking_tokens` is how many tokens
-    of thinking may come before any of it (None: no thinking). `searches` is how many uses of tools
-    with a fee it may have; `loops` that the provider may call tools of its own in the midst of it.
-    `image_bytes` and `document_bytes` are the base64 of these in the body, `hosted_tools` the tools
-    whose description the provider adds. `speed`, `service_tier` and `inference_geo` as asked.
+    of thinking may come before any of it (0: none; None: as the model does by itself), by their
+    budgets; `thinks_freely`: there is thinking without one, so all of the answer may be. `searches`
+    is how many uses of tools with a fee it may have; `loops` how often a writer may read the
+    request again, because the provider runs tools in the midst of it, and `found` how many tokens
+    these add. `image_bytes` and `document_bytes` are the base64 of these in the body, `unseen`
+    says that there are parts whose size it does not tell, `hosted_tools` counts the tools whose
+    description the provider adds. `hour_cache`: it may ask for cache writes of an hour. `speed`,
+    `service_tier` and `inference_geo` as asked.
     """
 
     models: tuple[str, ...]
@@ -44,11 +48,15 @@ class Asked(msgspec.Struct, frozen=True):
     documents: int
     writers: int = 0
     thinking_tokens: int | None = None
+    thinks_freely: bool = False
     searches: int = 0
-    loops: bool = False
+    loops: int = 0
+    found: int = 0
     image_bytes: int = 0
     document_bytes: int = 0
+    unseen: bool = False
     hosted_tools: int = 0
+    hour_cache: bool = True
     speed: str | None = None
     service_tier: str | None = None
     inference_geo: str | None = None
@@ -89,11 +97,15 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     billable: bool
     writers: int = 0
     thinking_tokens: int | None = None
+    thinks_freely: bool = False
     searches: int = 0
-    loops: bool = False
+    loops: int = 0
+    found: int = 0
     image_bytes: int = 0
     document_bytes: int = 0
+    unseen: bool = False
     hosted_tools: int = 0
+    hour_cache: bool = True
     speed: str | None = None
     service_tier: str | None = None
     inference_geo: str | None = None

@@ -19,10 +19,9 @@ from daypass_proxy.body.strict import parse
 from daypass_proxy.providers import Asked
 from daypass_proxy.providers import anthropic_fields as fields
 from daypass_proxy.providers.anthropic_reach import MAX_REACHED, domain_allowed, url_allowed
-from daypass_proxy.providers.anthropic_weight import Weight, compacts, max_uses
+from daypass_proxy.providers.anthropic_weight import Weight, compacts, max_uses, may_cache_an_hour
 
-# No scope and no price says what a hundred million tokens would cost; the API's largest answers
-# are far below.
+# No scope and no price says what a hundred million tokens would cost; no answer is so long.
 MAX_OUTPUT_TOKENS = 1_000_000
 MAX_MODELS = 64
 """Each is priced and held; the API takes a handful. Nor may more fallbacks be listed."""
@@ -39,10 +38,10 @@ Where = tuple[str | int, ...]
 def check_body(body: Buffer, detail: Detail, *, max_tokens_needed: bool) -> Asked:
     """Return what `body` asks for; raises Refusal (400)."""
     check = BodyCheck(detail)
+    check.weight.hour_cache = may_cache_an_hour(body)
     check.run(parse(body), max_tokens_needed=max_tokens_needed)
-    return check.weight.asked(
-        check.models, check.writers, check.max_output_tokens, stream=check.stream
-    )
+    most = check.max_output_tokens
+    return check.weight.asked(check.models, check.writers, most, stream=check.stream)
 
 
 @dataclass(slots=True)
@@ -67,14 +66,14 @@ class BodyCheck:
             self._aside(body)
         self.writers = len(self.models)
         if compacts(body):
-            self.weight.add_beside(self.models[0], 1, None)
+            self.weight.rewriters += tuple(self.models)
         self._output(body, needed=max_tokens_needed)
         if "tools" in body:
             for index, tool in enumerate(_items(body["tools"], "tools")):
                 self._tool(tool, ("tools", index))
         if "mcp_servers" in body:
             for index, server in enumerate(_items(body["mcp_servers"], "mcp_servers")):
-                self.weight.loops = True
+                self.weight.add_endless_tool()
                 self._url(server.get("url"), ("mcp_servers", index, "url"))
         system = body.get("system")
         if type(system) is not str:
@@ -93,6 +92,7 @@ class BodyCheck:
                 if name in fields.SCALARS:
                     raise _invalid(name, f"{name} must not be an object or a list")
                 self._need(name, (_shown(name),))
+                self.weight.unseen = True
 
     def _aside(self, body: dict[str, Any]) -> None:
         if body.get("thread") is not None:
@@ -112,6 +112,7 @@ class BodyCheck:
             # An empty list asks for nothing; some clients always send the key.
             if body.get(name) not in (None, []):
                 self._need(name, (name,))
+                self.weight.unseen |= name in fields.UNSEEN
         for name, ordinary in fields.VALUES.items():
             self._serving(name, body.get(name), ordinary)
         self._thinking(body.get("thinking"), "thinking")
@@ -134,7 +135,7 @@ class BodyCheck:
             raise _invalid(name, f"{name} must be text")
         if value not in ordinary:
             self._need(name, (name,), f"{name} {_shown(value)}")
-        self.weight.served[name] = value
+        self.weight.served = {**self.weight.served, name: value}
 
     def _max_tokens(self, value: object, where: Where) -> int:
         cap = self.detail.max_output_tokens or MAX_OUTPUT_TOKENS
@@ -156,14 +157,15 @@ class BodyCheck:
         if not isinstance(value, dict):
             raise _invalid(where, f"{where} must be an object")
         if value.get("type") == "disabled":
+            self.weight.add_thinking(0, own=where == "thinking")
             return
         budget = value.get("budget_tokens")
-        # Adaptive kinds have no budget of their own.
         if budget is not None and (type(budget) is not int or not 0 <= budget <= MAX_OUTPUT_TOKENS):
             raise _invalid(
                 where, f"{where}.budget_tokens must be a whole number up to {MAX_OUTPUT_TOKENS}"
             )
-        self.weight.add_thinking(budget)
+        budget = budget if value.get("type") == "enabled" else None  # no other kind's budget binds
+        self.weight.add_thinking(budget, own=where == "thinking")
 
     def _fallbacks(self, value: object) -> None:
         if isinstance(value, str):
@@ -174,6 +176,8 @@ class BodyCheck:
         for index, item in enumerate(items):
             place = f"fallbacks[{index}]"
             refuse_lookalikes(item, fields.FALLBACK_KEYS, f"{place}.")
+            if item.get("model") in self.models:
+                self.weight.rewriters += (item["model"],)  # it may write once more
             self._model(item.get("model"), ("fallbacks", index, "model"))
             if item.get("max_tokens") is not None:
                 most = self._max_tokens(item["max_tokens"], ("fallbacks", index, "max_tokens"))
@@ -231,7 +235,7 @@ class BodyCheck:
         if base == "advisor":
             self._model(tool.get("model"), (*where, "model"))
             most = self._max_tokens(tool.get("max_tokens"), (*where, "max_tokens"))
-            self.weight.add_beside(tool["model"], max_uses(tool, _words(where)), most)
+            self.weight.add_advisor(tool["model"], max_uses(tool, _words(where)), most)
             return
         self.weight.add_server_tool(base, tool, _words(where))
         if base in fields.EGRESS_TOOLS:
@@ -320,6 +324,7 @@ class BodyCheck:
     def _need_kind(self, kind: str, where: Where, noun: str) -> None:
         feature = fields.GATED_KINDS.get(kind, kind)
         self._need(feature, (*where, "type"), f"{noun} type {_shown(kind)}")
+        self.weight.unseen |= kind not in fields.GATED_KINDS
 
     def _need(self, feature: str, where: Where, what: str = "") -> None:
         """Refuse unless the scope names `feature`."""

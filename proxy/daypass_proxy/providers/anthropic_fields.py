@@ -18,6 +18,8 @@ SCALARS = frozenset(_TOP["scalars"])
 STRUCTURES = frozenset(_TOP["structures"])
 KNOWN = SCALARS | STRUCTURES
 GATED: tuple[str, ...] = tuple(_TOP["gated"])
+UNSEEN = frozenset(_TOP["unseen"])
+"""Gated names that bring in what the body does not hold."""
 VALUES: dict[str, list[str]] = _TOP["values"]
 ASIDE = frozenset(GATED) | frozenset(VALUES) | frozenset(FIELDS["aside"])
 """Names that seldom occur and are looked at one by one when they do."""
@@ -27,6 +29,8 @@ SERVER_TOOLS: dict[str, str] = FIELDS["tools"]["server"]
 FEE_TOOLS = frozenset(FIELDS["tools"]["fees"])
 SEARCH_TOOLS = frozenset(FIELDS["tools"]["searches"])
 """Tools of the provider that have a fee for each use, and a price here."""
+INWARD_TOOLS = frozenset(FIELDS["tools"]["inward"])
+"""Tools of the provider that find only what is in the body."""
 EGRESS_TOOLS = frozenset(FIELDS["tools"]["egress"])
 TOOL_KEYS = frozenset(FIELDS["tools"]["keys"])
 TOOL_OPTIONS = frozenset(FIELDS["tools"]["options"])

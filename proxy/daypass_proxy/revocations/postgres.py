@@ -92,7 +92,11 @@ class PostgresRevocations:
         )
         # That a notification came is all that counts; without a handler they would pile up.
         connection.add_notify_handler(lambda _: None)
-        connection.execute(f"LISTEN {CHANNEL}")
+        try:
+            connection.execute(f"LISTEN {CHANNEL}")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _load(self, connection: psycopg.Connection) -> RevocationSet:

@@ -24,6 +24,8 @@ WHOLE: dict[str, Any] = {
     "drain_seconds": "2.5",
     "drain_tokens": 300,
 }
+HUGE = 16**5_000
+"""More digits than Python writes; YAML reads such a number in base 16."""
 
 
 def read(document: object) -> Limits:
@@ -82,6 +84,10 @@ def test_every_limit_is_a_column_of_accounts() -> None:
         ("drain_seconds", True),
         ("drain_seconds", "soon"),
         ("drain_seconds", float("inf")),
+        pytest.param("drain_seconds", HUGE, id="drain_seconds-huge"),
+        pytest.param("drain_seconds", [HUGE], id="drain_seconds-huge-list"),
+        pytest.param("concurrency", HUGE, id="concurrency-huge"),
+        pytest.param("budget_usd", HUGE, id="budget_usd-huge"),
         ("drain_tokens", -1),
     ],
 )

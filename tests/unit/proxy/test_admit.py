@@ -50,6 +50,7 @@ async def test_admitted() -> None:
         assert reservation.output_least == quoted.output_least > 0
         assert reservation.output_most == quoted.output_most
         assert reservation.output_nano == quoted.output_nano > 0
+        assert (reservation.stream, reservation.whole) == (True, quoted.whole)
         assert len(services.live_calls) == 1
         assert attempt.held.tariff is not None
         assert attempt.held.tariff.price == quoted.tariff.price

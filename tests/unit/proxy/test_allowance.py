@@ -210,10 +210,13 @@ async def test_last_figures_end_it() -> None:
     stream.meter.feed(MESSAGE_STOP)
 
 
-@pytest.mark.parametrize("policy", [Policy.CLAMP, Policy.REJECT])
-async def test_other_policies_do_not_grow(policy: Policy) -> None:
-    """What was lowered, or held whole, has no more coming."""
-    stream = Stream(terms=Terms(policy))
+@pytest.mark.parametrize(
+    ("policy", "whole"),
+    [(Policy.CLAMP, False), (Policy.REJECT, False), (Policy.CUTOFF, True)],
+)
+async def test_what_is_lowered_does_not_grow(policy: Policy, whole: bool) -> None:
+    """What was lowered, or held whole, has no more coming, and is not cut for want of it."""
+    stream = Stream(terms=Terms(policy), whole=whole)
     await stream.say(50_000)
     assert stream.heeded == 0
 

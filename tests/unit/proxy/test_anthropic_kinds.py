@@ -294,7 +294,8 @@ def test_row_17_a_model_is_compared_with_the_scope_once() -> None:
     Compared.asked = 0
     call = read({"tools": tools, "fallbacks": [{"model": SONNET}] * MAX_MODELS}, scope)
     assert (call.models, Compared.asked) == ((SONNET,), 1)
-    assert call.beside == (Beside(SONNET, 2000, 9),)
+    again = Beside(SONNET, MAX_MODELS * 2001, None)
+    assert call.beside == (Beside(SONNET, 2000, 9), again)
 
 
 def test_row_17_fallbacks_are_bounded() -> None:

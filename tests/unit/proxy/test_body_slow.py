@@ -292,7 +292,7 @@ def test_a_worker_knows_the_whole_scope() -> None:
     ask_for = {**PLAIN, "max_tokens": 10, "messages": [{"role": "user", "content": content}]}
     good, over = json.dumps(ask_for).encode(), json.dumps({**ask_for, "max_tokens": 11}).encode()
     answers = ask(good, over, allowed=allowed)
-    assert answers[0].asked == Asked((SONNET,), 10, False, 1, 0, writers=1)
+    assert answers[0].asked == Asked((SONNET,), 10, False, 1, 0, writers=1, hour_cache=False)
     assert answers[1].problem is not None
     assert answers[1].problem.field == "max_tokens"
     assert ask(good)[0].problem is not None

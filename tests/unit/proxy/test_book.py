@@ -81,6 +81,19 @@ def test_operations_of_a_batch_see_each_other() -> None:
     assert desk.store.batches[-1].resized == []
 
 
+@pytest.mark.parametrize("part", [Hold(51, 0), Hold(0, 8), Hold(MAX_NANO, 10**12)])
+def test_more_than_is_held_gives_back_what_is_held(part: Hold) -> None:
+    """A release never frees what other calls hold."""
+    desk = Desk(account(ceiling_nano=100, token_ceiling=20))
+    desk.one("reserve", wanted("req_1", 50, 7))
+    desk.one("reserve", wanted("req_2", 50, 7))
+    desk.one("release", "req_2", part)
+    kept = desk.store.accounts_kept["a"]
+    assert kept.reserved_nano == (50 if part.nano else 100)
+    assert kept.tokens_reserved == (7 if part.tokens else 14)
+    assert kept.open_calls == 2
+
+
 def test_a_bill_counts_once_and_a_crash_is_corrected_once() -> None:
     """The second bill of a row changes nothing; the first after a reaping replaces the guess."""
     desk = Desk(account(tpm_limit=1_000))
@@ -147,6 +160,18 @@ def test_a_correction_leaves_only_the_window_of_the_guess(later: int, day_spent:
     desk.one("settle", bill("req_1", 30))
     kept = desk.store.accounts_kept["a"]
     assert (kept.day_spent_nano, kept.month_spent_nano) == (day_spent, 30)
+
+
+def test_a_minute_of_the_future_is_over_a_minute_after_the_step_back() -> None:
+    """With the clock an hour back a call counts for 60 s more, also while only refusals follow."""
+    desk = Desk(account(rpm_limit=1))
+    desk.now += 3_600_000
+    desk.one("reserve", wanted("req_1", 1))
+    desk.now -= 3_600_000
+    for _ in range(60):
+        assert desk.one("reserve", wanted("req_2", 1)).reason == "rate"
+        desk.now += 1_000
+    assert isinstance(desk.one("reserve", wanted("req_2", 1)), Reserved)
 
 
 def test_what_is_settled_after_a_step_back_is_dated_into_its_window() -> None:

@@ -27,11 +27,12 @@ def chain(*accounts: Account) -> Chain:
 
 
 def wanted(
-    *, base: Hold = NOTHING, least: int = 0, most: int = 0, nano: int = 0, stream: bool = True
-) -> Reservation:
+    *, base: Hold = NOTHING, least: int = 0, most: int = 0, nano: int = 0,
+    stream: bool = True, whole: bool = False,
+) -> Reservation:  # fmt: skip
     """Return a call that wants so much."""
     words = ("a", "acme", "sbx_1", "grt_1", "tok_1", "anthropic", "messages", "m")
-    return Reservation("req_1", 1, *words, stream, base, least, most, nano)
+    return Reservation("req_1", 1, *words, stream, base, least, most, nano, whole)
 
 
 LIMITS: list[tuple[Limit, str, dict[str, Any], tuple[int, int, int | None]]] = [
@@ -176,6 +177,10 @@ def test_the_policy_says_how_much_output_is_held(policy: str, stream: bool, outp
     one = chain(account(policy=policy, ceiling_nano=100, token_ceiling=1_000))
     call = wanted(base=Hold(9, 1), least=10, most=90, nano=2, stream=stream)
     assert one.output_tokens(call) == output
+    # What may think unseen is held as an answer in one piece is, though it streams.
+    unseen = wanted(base=Hold(9, 1), least=10, most=90, nano=2, stream=stream, whole=True)
+    assert one.output_tokens(unseen) == (90 if policy == "reject" else 45)
+    assert unseen.stream is stream
 
 
 def test_what_fits_is_bounded_by_every_limit() -> None:
@@ -222,6 +227,7 @@ ceilings = st.none() | st.integers(0, 20)
     amounts,
     st.integers(0, 3),
     st.booleans(),
+    st.booleans(),
 )
 def test_the_quick_answer_is_the_thorough_one(
     columns: dict[str, Any],
@@ -231,11 +237,12 @@ def test_the_quick_answer_is_the_thorough_one(
     more: int,
     nano: int,
     stream: bool,
+    whole: bool,
 ) -> None:
     """A call fits exactly when no state is passed; what is clamped fits, and one more would not."""
     text = str([[NOW - 9_000 + 2_000 * n, *counts] for n, counts in enumerate(slices)])
     one = chain(account(**columns, minute=text.replace("(", "[").replace(")", "]")))
-    call = wanted(base=base, least=least, most=least + more, nano=nano, stream=stream)
+    call = wanted(base=base, least=least, most=least + more, nano=nano, stream=stream, whole=whole)
 
     def passed(hold: Hold) -> bool:
         units = {
@@ -258,5 +265,5 @@ def test_the_quick_answer_is_the_thorough_one(
         assert refused.state in list(one.states())
         assert refused.reason in ("exhausted", "held", "rate")
         assert columns["policy"] == "reject" or passed(call.hold(least))
-    elif output < least + more and (columns["policy"] == "clamp" or not stream):
+    elif output < least + more and (columns["policy"] == "clamp" or not call.grows):
         assert passed(call.hold(output + 1))

@@ -14,7 +14,6 @@ from daypass_proxy.estimate import (
     FIRST_OUTPUT_TOKENS,
     HOSTED_TOOL_TOKENS,
     IMAGE_TOKENS,
-    LONG_CONTEXT_TOKENS,
     TEMPLATE_TOKENS,
     Quote,
     Unpriced,
@@ -22,6 +21,7 @@ from daypass_proxy.estimate import (
     quote,
 )
 from daypass_proxy.ledger import MAX_NANO, Hold, Pass, Reservation, Usage
+from daypass_proxy.likely_tokens import likely_tokens
 from daypass_proxy.price import PriceTable
 from daypass_proxy.providers import Beside, Call
 from tests.fakes.call import BODY, TARIFF, make_call
@@ -32,7 +32,13 @@ FILE = base64.b64encode(b"%PDF" * 50_000).decode()
 TEXT = len(BODY) + TEMPLATE_TOKENS
 # USD per million tokens; in nano-dollars for one: thousands.
 FLAT = {"cache_write": "0", "cache_write_1h": "0", "cache_read": "0"}
-SMALL = {"model": "small", "context_window": 10_000, "input": "1", "output": "5"}
+SMALL = {
+    "model": "small",
+    "context_window": 10_000,
+    "input": "1",
+    "output": "5",
+    "thinks_unasked": False,
+}
 LARGE = {
     "model": "large",
     "context_window": 50_000,
@@ -42,6 +48,7 @@ LARGE = {
     "speeds": {"fast": {"input": "8", "output": "40", **FLAT}},
     "geos": {"us": "1.5", "eu": "2"},
     "web_search": "0.01",
+    "thinks_unasked": False,
 }
 TIERED = {
     **SMALL,
@@ -86,18 +93,87 @@ def test_images_have_a_maximum(table: PriceTable) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{"documents": 1}, {"loops": True}, {"body": b"x" * 5_000_000}, {"images": 90}]
+    "more", [{"documents": 1}, {"unseen": True}, {"body": b"x" * 5_000_000}, {"images": 90}]
 )
 def test_no_more_than_the_context_window(table: PriceTable, more: dict[str, Any]) -> None:
-    """A document or a tool of the provider's may fill the window; nothing can be more than that."""
+    """What the body does not tell the size of may fill the window; nothing can be more."""
     assert of(table, call_of(**more)).base.tokens == 10_000
 
 
-def test_the_long_context_flag_raises_the_window(table: PriceTable) -> None:
+@pytest.mark.parametrize(
+    ("flags", "window"),
+    [
+        (("a-2026-01-01,Context-1M-2025-08-07",), 1_000_000),
+        (("context-1m-2025-08-07", "x, context-2m-2027-01-01 ,y"), 2_000_000),
+        (("context-1m-2025-08-07,context-2m-2027-01-01",), 2_000_000),
+        (("context-management-2025-06-27,context-0m-1",), 10_000),
+    ],
+)
+def test_the_long_context_flag_raises_the_window(
+    table: PriceTable, flags: tuple[str, ...], window: int
+) -> None:
     """A beta flag that opens a larger window than the price table's raises what is held."""
-    flag = (b"anthropic-beta", b"a-2026-01-01,Context-1M-2025-08-07")
-    call = call_of(documents=1, headers=(flag,))
-    assert of(table, call).base.tokens == LONG_CONTEXT_TOKENS
+    headers = tuple((b"anthropic-beta", flag.encode()) for flag in flags)
+    assert of(table, call_of(documents=1, headers=headers)).base.tokens == window
+
+
+def test_without_caching_for_an_hour(table: PriceTable) -> None:
+    """Where no cache write can live an hour, a token is held at the dearest other rate."""
+    assert of(table, call_of(hour_cache=False)).base.nano == TEXT * 1_250
+    assert of(table, call_of("tiered", b"x" * 6_000, hour_cache=False)).base.nano == 7_000 * 3_750
+
+
+def test_tools_of_the_provider_have_the_model_read_again(table: PriceTable) -> None:
+    """Each further reading has what was written and found before; none is above the window."""
+    call = call_of("large", loops=3, found=1_000, inference_geo="global")
+    size = TEXT + 3 * (TEXT + 100 + 1_000)
+    assert of(table, call).base == Hold(size * 4_000, size)
+    assert of(table, replace(call, found=10**9)).base.tokens == TEXT + 3 * 50_000
+
+
+def test_advice_reads_what_was_written(table: PriceTable) -> None:
+    """An advisor reads the answer so far and the advice before."""
+    beside = (Beside("large", 2, 50),)
+    call = call_of(models=("small", "large"), writers=1, beside=beside, loops=2, found=100)
+    again = TEXT + 100 + 100
+    assert of(table, call).base.tokens == TEXT + 2 * again + 2 * (again + 50)
+
+
+@pytest.mark.parametrize(
+    ("asked", "thinks", "budget", "whole"),
+    [
+        ({}, ("small",), 0, True),
+        ({"stream": False}, ("small",), 0, True),
+        ({"thinking_tokens": 0}, ("small",), 0, False),
+        ({"thinking_tokens": 10}, ("small",), 10, False),
+        ({"thinking_tokens": 0, "thinks_freely": True}, (), 0, True),
+        ({"thinking_tokens": 10, "thinks_freely": True}, (), 10, True),
+        ({}, (), 0, False),
+        ({"models": ("small", "large")}, ("large",), 0, True),
+        # What the request says is not said to a model that does not support it.
+        ({"models": ("small", "large"), "thinking_tokens": 0}, ("large",), 0, True),
+        ({"models": ("small", "large"), "thinking_tokens": 10}, ("large",), 10, True),
+        ({"models": ("small", "large"), "thinking_tokens": 0}, ("small",), 0, False),
+        ({"models": ("small", "large"), "writers": 1}, ("large",), 0, False),
+    ],
+)
+def test_thinking_without_a_budget_is_held_before(
+    tmp_path: Path, asked: dict[str, Any], thinks: tuple[str, ...], budget: int, whole: bool
+) -> None:
+    """Who may think all of an answer, unseen, may ask for no more than is held before."""
+    entries = [each | {"thinks_unasked": each["model"] in thinks} for each in (SMALL, LARGE)]
+    table = PriceTable.load(overlay(tmp_path, *entries))
+    quoted = of(table, call_of(max_output_tokens=9_000, **asked))
+    assert (quoted.output_least, quoted.whole) == (FIRST_OUTPUT_TOKENS + budget, whole)
+    assert quoted.output_most == 9_000
+    assert of(table, call_of(max_output_tokens=900, **asked)).output_least == 900
+
+
+def test_an_answer_may_be_as_long_as_any_writer_can(table: PriceTable) -> None:
+    """A fallback with a larger window than the request's model writes more than that."""
+    call = call_of(models=("small", "large"), max_output_tokens=40_000)
+    assert of(table, call).output_most == 40_000
+    assert of(table, replace(call, writers=1)).output_most == 10_000
 
 
 def test_tools_that_the_provider_describes(table: PriceTable) -> None:
@@ -164,8 +240,8 @@ def test_what_has_no_price_is_refused(table: PriceTable, asked: dict[str, Any], 
 
 def test_searches_are_held(table: PriceTable) -> None:
     """Each search that a call may have is held at its fee; no place makes it dearer."""
-    call = call_of("large", searches=3, loops=True, inference_geo="eu")
-    assert of(table, call).base.nano == 50_000 * 8_000 + 30_000_000
+    call = call_of("large", searches=3, inference_geo="eu")
+    assert of(table, call).base.nano == TEXT * 8_000 + 30_000_000
 
 
 def test_every_model_that_may_answer_is_held(table: PriceTable) -> None:
@@ -275,18 +351,25 @@ def body_with(kind: str, data: str, *, text: str = "what is this?") -> bytes:
 
 
 def test_likely_input_of_text() -> None:
-    """B05: without any figure a call is taken to have had a token in four bytes of its body."""
-    assert likely_input(make_call(b"x" * 4001), TARIFF) == 1001
+    """B05: without any figure a call is taken to have had the tokens that its text makes."""
+    body = json.dumps("the quick brown fox " * 200).encode()
+    assert likely_input(make_call(body), TARIFF) == likely_tokens(body)
 
 
 def test_likely_input_without_binary() -> None:
     """B05: base64 is no text: a picture counts as a picture, a document by its pages."""
-    body = body_with("image", PICTURE)
-    call = call_of(body=body, images=1, image_bytes=len(PICTURE))
-    assert likely_input(call, TARIFF) == -(-(len(body) - len(PICTURE)) // 4) + IMAGE_TOKENS
-    body = body_with("document", FILE)
-    call = call_of(body=body, documents=1, document_bytes=len(FILE))
-    assert likely_input(call, TARIFF) == -(-(len(body) - len(FILE)) // 4) + len(FILE) // 16
+    empty = likely_tokens(body_with("image", ""))
+    call = call_of(body=body_with("image", PICTURE), images=1, image_bytes=len(PICTURE))
+    assert likely_input(call, TARIFF) == empty + IMAGE_TOKENS
+    call = call_of(body=body_with("document", FILE), documents=1, document_bytes=len(FILE))
+    assert likely_input(call, TARIFF) == empty + len(FILE) // 16 + 20_000
+
+
+def test_hanging_up_on_a_file_is_not_free() -> None:
+    """A document that only the provider has seen is taken to fill the window (attacks row 27)."""
+    assert likely_input(call_of(documents=1, unseen=True), TARIFF) == TARIFF.context_window
+    packed = call_of(documents=1)
+    assert likely_input(packed, TARIFF) > 20_000
 
 
 @given(st.binary(max_size=200), st.integers(0, 99))

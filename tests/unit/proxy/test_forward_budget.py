@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from daypass_proxy.estimate import quote
 from daypass_proxy.ledger import Hold, LedgerRefused, Limit, LimitState, Outcome, Policy, Terms
@@ -53,7 +54,8 @@ def served(policy: Policy, output_tokens: int, *script: FakeAnswer, **body: obje
 def room(output_tokens: int, proxy: Forwarding) -> int:
     """What the call's input and so many output tokens hold, in nano-dollars."""
     body = proxy.client._body or b""
-    quoted = quote(make_call(body), PriceTable.load(), proxy.clock.now())
+    call = replace(make_call(body), hour_cache=False)
+    quoted = quote(call, PriceTable.load(), proxy.clock.now())
     return quoted.base.nano + output_tokens * quoted.output_nano
 
 

@@ -10,7 +10,7 @@ from daypass_core.problem import Code, Refusal
 from daypass_core.secret import parse_reference
 from daypass_proxy.body.room import MAX_BYTES, MAX_PER_SANDBOX, SMALL_BYTES, BodyRoom
 from daypass_proxy.body.strict import parse
-from daypass_proxy.estimate import LONG_CONTEXT_TOKENS, TEMPLATE_TOKENS, quote
+from daypass_proxy.estimate import TEMPLATE_TOKENS, quote
 from daypass_proxy.keyring import Keyring
 from daypass_proxy.price import PriceTable
 from daypass_proxy.providers import Call
@@ -164,7 +164,7 @@ def test_the_long_context_flag_raises_the_hold() -> None:
     plain, long = read(text, scope), read(text, scope, headers=(flag,))
     assert held(plain) == 200_000
     assert held(long) == len(long.body) + TEMPLATE_TOKENS
-    assert held(document(flag)) == LONG_CONTEXT_TOKENS
+    assert held(document(flag)) == 1_000_000
 
 
 def held(call: Call) -> int:

@@ -40,7 +40,7 @@ def taken(queue: Queue, limit: int) -> list[Operation]:
 
 
 def test_what_frees_money_comes_first_in_a_batch() -> None:
-    """Settlements, then extensions, releases and reads, then reservations, each in their order."""
+    """Settlements, then extensions and releases, reservations, and reads, each in their order."""
     queue = Queue()
     put = [
         Reserve(wanted("req_1", 1)),
@@ -56,9 +56,9 @@ def test_what_frees_money_comes_first_in_a_batch() -> None:
     back = Settle(bill("req_5", 1))
     queue.put_back([back])
     assert queue.size == 8
-    assert taken(queue, 7) == [back, put[2], put[5], put[1], put[4], put[6], put[0]]
-    assert queue.size == 1
-    assert queue.clear(*Lane) == [put[3]]
+    assert taken(queue, 6) == [back, put[2], put[5], put[1], put[4], put[0]]
+    assert queue.size == 2
+    assert queue.clear(*Lane) == [put[3], put[6]]
     assert queue.size == 0
 
 
@@ -75,6 +75,18 @@ def test_tenants_take_turns_within_and_across_batches() -> None:
     assert taken(queue, 3) == [noisy[0], quiet[0], third]
     assert taken(queue, 3) == [noisy[1], quiet[1], noisy[2]]
     assert taken(queue, 3) == [quiet[2], noisy[3], noisy[4]]
+
+
+def test_who_only_asks_delays_no_call() -> None:
+    """B33: with a thousand questions for balances before it, a call is in the next batch."""
+    queue = Queue()
+    reads = [Read("a") for _ in range(1_000)]
+    for read in reads:
+        queue.put(read)
+    call = of("acme", "req_1")
+    queue.put(call)
+    assert taken(queue, 3) == [call, *reads[:2]]
+    assert queue.clear(Lane.READ) == reads[2:]
 
 
 def test_a_closed_queue_takes_nothing_new_and_gives_what_it_has() -> None:
@@ -137,6 +149,18 @@ def test_only_refusals_that_last_are_remembered() -> None:
     refusals.forget("a")
     refusals.forget("a")
     assert refusals.find(call, 0.0) is None
+
+
+def test_a_refusal_is_not_remembered_past_its_own_end() -> None:
+    """B36: room that comes back in 100 ms is there after 100 ms."""
+    refusals = Refusals()
+    call = wanted("req_1", 10)
+    rated = LedgerRefused("rate", LimitState(Limit.RPM, "a", 1, 1, 0), 1, retry_ms=100)
+    refusals.remember(call, rated, 50.0)
+    assert refusals.find(call, 50.099) is rated
+    assert refusals.find(call, 50.1) is None
+    refusals.remember(call, replace(rated, retry_ms=60_000), 50.0)
+    assert refusals.find(call, 50.0 + REMEMBERED_SECONDS) is None
 
 
 def test_remembered_refusals_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The writer on a store in memory: what becomes of a batch when a part of it, or all, fails."""
 
 import time
+from collections.abc import Collection
 from concurrent.futures import Future
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from daypass_proxy.ledger import Hold, LedgerUnavailable, Reserved
 from daypass_proxy.ledger import writer as writer_module
+from daypass_proxy.ledger.account import Account
 from daypass_proxy.ledger.book import Book
 from daypass_proxy.ledger.operations import Extend, LookAfter, Operation, Read, Reserve, Settle
 from daypass_proxy.ledger.queue import Batch, Queue
@@ -123,7 +125,7 @@ def test_a_mistake_of_ours_harms_one_call(desk: Desk, monkeypatch: pytest.Monkey
 def test_a_locked_account_holds_up_its_own_calls_alone(desk: Desk) -> None:
     """Who does not need the row that another process holds passes; its bills are kept for later.
 
-    Only the whole batch waits for the lock, not each of its parts.
+    Only the whole batch waits for the lock, its parts hardly do.
     """
     desk.write(reserve("req_1", "a"), reserve("req_2"))
     desk.store.accounts_kept["b"].parent = None  # not below what is locked
@@ -141,8 +143,8 @@ def test_a_locked_account_holds_up_its_own_calls_alone(desk: Desk) -> None:
     assert isinstance(answers[2], Reserved)
     assert isinstance(answers[3], LedgerUnavailable)
     assert desk.writer.unavailable is None
-    assert desk.store.patience[0] is True
-    assert set(desk.store.patience[1:]) == {False}
+    assert desk.store.patience[0] is None
+    assert set(desk.store.patience[1:]) == {writer_module.PART_LOCK_SECONDS}
     assert desk.store.usage["req_1"]["state"] == "open"
     desk.store.locked.clear()
     desk.queue.close()  # so that it is not waited for
@@ -168,6 +170,19 @@ def test_bills_wait_for_a_store_that_is_gone(desk: Desk) -> None:
     assert desk.store.usage["req_1"]["cost_nano"] == 5
 
 
+def test_who_waits_behind_a_store_that_is_gone_is_refused_with_it(desk: Desk) -> None:
+    """All but bills: a call, an extension, a question for a balance are not kept for later."""
+    waiting: list[Operation] = [reserve("req_1"), Extend("req_0", Hold(1)), Read("a")]
+    for operation in waiting:
+        operation.future = Future()  # type: ignore[assignment]
+        desk.queue.put(operation)
+    futures: list[Any] = [operation.future for operation in waiting]
+    desk.store.gone()
+    desk.write(reserve("req_2"))
+    assert [type(one.exception(0)) for one in futures] == [LedgerUnavailable] * 3
+    assert desk.queue.size == 0
+
+
 def test_a_doubtful_commit_is_undone(desk: Desk) -> None:
     """Calls that were refused because nobody knows are settled at nothing, if they are there."""
     desk.store.gone(doubtful=True)
@@ -178,6 +193,27 @@ def test_a_doubtful_commit_is_undone(desk: Desk) -> None:
     (undo,) = batch.operations
     assert isinstance(undo, Settle)
     assert (undo.settlement.cost_nano, undo.doubtful) == (0, True)
+
+
+def test_the_undoing_of_a_doubtful_call_waits_for_who_may_still_write_it(desk: Desk) -> None:
+    """A row that is committed while its account's lock is waited for is found and settled."""
+    desk.store.gone(doubtful=True)
+    desk.write(reserve("req_1"))
+    accounts = desk.store.accounts
+
+    def committing(account_ids: Collection[str]) -> list[Account]:
+        desk.store.accounts = accounts  # type: ignore[method-assign]
+        writing.write(reserve("req_1"))
+        return accounts(account_ids)
+
+    writing = Desk()
+    writing.store = desk.store
+    desk.store.accounts = committing  # type: ignore[method-assign]
+    batch = desk.queue.take(9, 0.0)
+    assert batch is not None
+    desk.writer._write(batch)
+    assert desk.store.usage["req_1"]["state"] == "settled"
+    assert desk.store.accounts_kept["t"].reserved_nano == 0
 
 
 def test_the_parts_of_a_batch_are_kept_when_the_store_goes_meanwhile(desk: Desk) -> None:
@@ -191,13 +227,36 @@ def test_the_parts_of_a_batch_are_kept_when_the_store_goes_meanwhile(desk: Desk)
 
 
 def test_leases_that_cannot_be_looked_after_are_tried_again_later(desk: Desk) -> None:
-    """A round that fails by itself is not repeated at once, and stops no other operation."""
+    """A round that fails by itself stops no other operation; one that only renews follows, then a
+    pause."""
     assert desk.leases.due()
     desk.store.fails = [BatchFailed("wrong", locked=False)] * 2
     answers = desk.write(LookAfter(), reserve("req_1"))
     assert isinstance(answers[0], ValueError)
     assert isinstance(answers[1], Reserved)
+    assert desk.leases.due()
+    desk.store.fails = [BatchFailed("wrong", locked=False)]
+    assert isinstance(desk.write(LookAfter())[0], ValueError)
     assert not desk.leases.due()
+
+
+def test_a_row_that_cannot_be_reaped_ends_no_lease_of_ours(desk: Desk) -> None:
+    """Our own rows are renewed though the account of an expired one is locked, in each round."""
+    desk.write(reserve("req_gone", "a"), reserve("req_1"))
+    desk.leases.closed("req_gone")
+    desk.store.accounts_kept["b"].parent = None
+    desk.store.locked = {"a"}
+    for lease_until in (1, 2):
+        desk.store.usage["req_gone"]["lease_until"] = 0
+        desk.store.usage["req_1"]["lease_until"] = lease_until
+        desk.write(LookAfter())
+        desk.write(LookAfter())
+        assert desk.store.usage["req_1"]["lease_until"] > 2
+        assert desk.store.usage["req_gone"]["state"] == "open"
+        assert not desk.leases.due()
+    desk.store.locked.clear()
+    desk.write(LookAfter())
+    assert desk.store.usage["req_gone"]["outcome"] == "crashed"
 
 
 def test_a_pause_is_a_part_of_the_time_a_batch_took(
@@ -207,6 +266,7 @@ def test_a_pause_is_a_part_of_the_time_a_batch_took(
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     monkeypatch.setattr(time, "monotonic", lambda: 10.0)
+    desk.write(reserve("req_0"))
     desk.writer._pause(9.9)
     desk.queue.put(reserve("req_1"))
     desk.writer._pause(9.9)
@@ -216,3 +276,13 @@ def test_a_pause_is_a_part_of_the_time_a_batch_took(
         writer_module.LONGEST_PAUSE,
         pytest.approx(0.008 * writer_module.PAUSE_SHARE),
     ]
+
+
+def test_no_pause_where_others_can_write_beside(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that locks rows alone needs none: its next batch begins at once."""
+    monkeypatch.setattr(time, "sleep", lambda _seconds: pytest.fail("slept"))
+    desk.store.one_lock = False
+    desk.write(reserve("req_1"))
+    desk.writer._pause(0.0)

@@ -145,7 +145,7 @@ def reference(stream: bytes) -> tuple[Any, ...]:
     """Read a stream slowly: by lines, every event parsed."""
     usage: dict[str, int | None] = dict.fromkeys(FIGURES)
     deltas = text = blocks = 0
-    finished = final = failed = unreadable = False
+    finished = final = counted = failed = unreadable = False
     *lines, rest = stream.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     name, data = b"", list[bytes]()
     for line in (line.removesuffix(b"\r") for line in lines):
@@ -166,9 +166,10 @@ def reference(stream: bytes) -> tuple[Any, ...]:
             if kind in ("message_start", "message_delta"):
                 usage |= {key: value for key, value in figures.items() if value is not None}
             if kind == "message_delta":
-                final |= said["delta"]["stop_reason"] is not None
+                counted |= figures.get("output_tokens") is not None
+                final |= counted and said["delta"]["stop_reason"] is not None
             finished |= kind == "message_stop"
-            final |= kind == "message_stop"
+            final |= counted and kind == "message_stop"
             failed |= kind == "error"
             blocks += kind == "content_block_start"
             if kind == "content_block_delta":

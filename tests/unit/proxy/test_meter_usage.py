@@ -176,3 +176,77 @@ def test_the_bound_is_never_below_the_text(texts: list[str]) -> None:
     meter.feed(b"".join(map(text_delta, texts)))
     assert meter.output_bound >= sum(len(text.encode()) for text in texts)
     assert meter.output_bound >= meter.output_seen - len(texts)
+
+
+def block_start(kind: str) -> bytes:
+    """The beginning of a block of this kind."""
+    block = {"type": kind, "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    return event(
+        "content_block_start", {"type": "content_block_start", "index": 1, "content_block": block}
+    )
+
+
+LOOP = (
+    start_with_cache(),
+    *map(block_start, ("server_tool_use", "server_tool_use")),
+    *map(block_start, ("web_search_tool_result", "web_search_tool_result", "text")),
+    text_delta("and"),
+    *map(block_start, ("server_tool_use", "web_fetch_tool_result", "text")),
+)
+AGAIN = Pass("unsaid", input_tokens=12, cache_read_input_tokens=37)
+
+
+def fed(pieces: tuple[bytes, ...], step: int = 0) -> StreamMeter:
+    """Return a meter that got this, whole or in pieces of some bytes."""
+    meter, whole = StreamMeter(), b"".join(pieces)
+    for start in range(0, len(whole), step or len(whole)):
+        meter.feed(whole[start : start + (step or len(whole))])
+    return meter
+
+
+@pytest.mark.parametrize("step", [0, 1, 7, 300])
+def test_row_27_who_leaves_amid_searches_pays_for_them(step: int) -> None:
+    """Row 27: of a loop of tools that is torn, what its blocks tell is booked: two readings."""
+    usage = fed(LOOP, step).usage
+    assert usage.passes == (AGAIN, AGAIN)
+    assert usage.web_search_requests == 2
+    assert usage.tokens == 12 + 1 + 7 + 30 + 2 * (12 + 37)
+
+
+def test_row_27_the_last_figures_count_instead() -> None:
+    """Row 27: once the provider has said how much it was, nothing of it is guessed."""
+    totals = {"input_tokens": 90, "output_tokens": 5}
+    usage = fed((*LOOP, message_delta(totals), MESSAGE_STOP)).usage
+    assert (usage.input_tokens, usage.passes, usage.web_search_requests) == (90, (), None)
+
+
+def test_blocks_of_a_plain_answer_are_no_further_readings() -> None:
+    """A call without tools of the provider is booked at its figures, torn or not."""
+    pieces = (start_with_cache(), *map(block_start, ("thinking", "text", "tool_use")))
+    assert fed(pieces).usage.passes == ()
+    assert fed(pieces).usage.web_search_requests is None
+
+
+def test_a_fallback_counts_once_in_tokens() -> None:
+    """Row 33: the pass that answered is a part of the totals; all passes count instead of them."""
+    said = {
+        "input_tokens": 250,
+        "output_tokens": 60,
+        "iterations": [
+            {"type": "message", "model": "a", "input_tokens": 90, "output_tokens": 1},
+            {"type": "fallback_message", "model": "b", "input_tokens": 160, "output_tokens": 59},
+            {"type": "compaction", "input_tokens": 7, "output_tokens": 3},
+        ],
+    }
+    usage = fed((message_delta(said),)).usage
+    assert usage.tokens == 91 + 219 + 10
+
+
+@pytest.mark.parametrize("usage", [{}, {"input_tokens": 9}, {"output_tokens": None}])
+def test_row_27_provisional_figures_are_not_the_last(usage: dict[str, int]) -> None:
+    """Row 27: an end that says no output leaves the one token of the start provisional."""
+    start = message_start(MODEL, {"input_tokens": 9, "output_tokens": 1})
+    meter = fed((start, BLOCK_START, text_delta("x" * 400), message_delta(usage), MESSAGE_STOP))
+    assert meter.finished
+    assert not meter.final
+    assert meter.output_seen == 100

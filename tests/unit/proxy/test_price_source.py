@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from daypass_proxy.ledger import Usage
 from daypass_proxy.price import PriceTable
-from tests.fakes.prices import tariff
+from tests.fakes.prices import find, tariff
 
 TOOL = Path(__file__).parents[3] / "proxy" / "tools" / "make_prices.py"
 SHIPPED = json.loads(resources.files("daypass_proxy").joinpath("prices.json").read_bytes())
@@ -128,7 +128,8 @@ def test_the_cases_cover_what_the_source_has() -> None:
 def test_no_model_of_the_source_is_left_out() -> None:
     """Every Anthropic model of the source is there; rates are derived for two old ones only."""
     assert list(TABLE.models("anthropic")) == [model.id for model in SOURCE.models]
-    derived = {name: set(entry.get("derived", [])) - {"geos"} for name, entry in MODELS.items()}
+    ours = {"geos", "thinks_unasked"}
+    derived = {name: set(entry.get("derived", [])) - ours for name, entry in MODELS.items()}
     assert {name for name, fields in derived.items() if fields} == {"claude-2", "claude-v1"}
 
 
@@ -161,3 +162,15 @@ def test_changes_that_are_known_to_come_are_written() -> None:
         (False, True),
     ]
     assert all("prefixes" not in each for each in opus[1:])
+
+
+def test_models_that_think_unasked() -> None:
+    """Since Opus 5 a request that leaves thinking open gets it; what is unknown counts as such."""
+    thinkers = {name for name, entry in MODELS.items() if entry.get("thinks_unasked", True)}
+    assert thinkers == {
+        *("claude-fable-5", "claude-fable-5-1", "claude-fable-5-2", "claude-mythos-5-2"),
+        *("claude-haiku-5-5", "claude-opus-5", "claude-opus-5-5"),
+        *("claude-sonnet-5", "claude-sonnet-5-5"),
+    }
+    assert not find(TABLE, "claude-sonnet-4-5-20250929").thinks_unasked
+    assert find(TABLE, "claude-opus-5-5").thinks_unasked

@@ -47,3 +47,11 @@ def admin() -> Iterator[AdminServer]:
     """An admin listener with canned answers."""
     with admin_server() as state:
         yield state
+
+
+@pytest.fixture
+def admin_environment(admin: AdminServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The environment points at the admin server."""
+    monkeypatch.setenv("DAYPASS_ADMIN_URL", admin.url)
+    monkeypatch.setenv("DAYPASS_CREDENTIAL", "dpa_1_2")
+    monkeypatch.setenv("DAYPASS_DIR", str(tmp_path / "state"))
