@@ -198,6 +198,8 @@ def _admin(commands: _Commands[_Parser]) -> None:
     apply.add_argument("-f", "--file", required=True, help="YAML or JSON, - for standard input")
     apply.add_argument("--dry-run", action="store_true", help="say what would change, no more")
 
+    _asking(commands, "policy", "_commands:policy", "print the policy in force")
+
     revoke = _asking(commands, "revoke", "_commands:revoke", "revoke access; running calls are cut")
     for scope in ("sandbox", "tenant", "grant", "kid", "jti"):
         revoke.add_argument(f"--{scope}", metavar="ID")

@@ -6,6 +6,7 @@ code. What is printed is for people, or with `--json` the broker's answer as it 
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -86,6 +87,13 @@ def apply(options: Namespace) -> int:
         print("nothing to change")
     if options.dry_run:
         print("dry run: nothing was written")
+    return 0
+
+
+def policy(options: Namespace) -> int:
+    """Print the policy in force: JSON, which `apply` takes again, in lines that can be compared."""
+    answer = broker(options).policy()
+    show_json(answer) if options.json else print(json.dumps(answer, indent=2))
     return 0
 
 

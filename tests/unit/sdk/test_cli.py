@@ -37,7 +37,7 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
 def test_every_command_has_help_and_an_act(capsys: pytest.CaptureFixture[str]) -> None:
     """`--help` works everywhere, and every command leads to a function that exists."""
     commands = list(leaves(build_parser()))
-    assert len(commands) == 20
+    assert len(commands) == 21
     for parser in commands:
         words = parser.prog.split()[1:]
         with pytest.raises(SystemExit) as ended:
@@ -170,6 +170,20 @@ def test_a_policy_is_applied(
     assert out == "nothing to change\ndry run: nothing was written\n"
     assert main(["apply", "-f", str(tmp_path / "none")]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+def test_a_policy_is_printed_to_be_applied_again(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What `policy` prints is sent by `apply` as the same document; for people in many lines."""
+    document = {"tenants": {"a": {"profiles": ["b"]}}}
+    admin.answers["GET /v1/policy"] = (200, document)
+    (tmp_path / "p.json").write_text(run(capsys, "policy"))
+    admin.answers["PUT /v1/policy"] = (200, {})
+    run(capsys, "apply", "-f", str(tmp_path / "p.json"))
+    assert admin.asked[-1].json() == document
+    assert (tmp_path / "p.json").read_text().count("\n") > 5
+    assert run(capsys, "policy", "--json") == json.dumps(document) + "\n"
 
 
 def test_credentials_are_shown_once(admin: AdminServer, capsys: pytest.CaptureFixture[str]) -> None:
