@@ -118,7 +118,7 @@ def refusal(refused: LedgerRefused) -> Refusal:
     owner, kind = _owner(state), _KINDS[state.limit]
     if state.limit in _PASSING:
         title = f"{owner} {kind.name} exceeded"
-        hint = f"{state.ceiling} {kind.unit} are allowed"
+        hint = _allowed(state)
     else:
         title = f"what is left of the {owner} {kind.name} is held by calls in flight"
         hint = f"{_words(state.limit, state.held)} are held, {_left(state, state.left)} are left"
@@ -144,7 +144,7 @@ def _never_fits(refused: LedgerRefused, state: LimitState) -> tuple[str, str]:
     title = f"{owner} {kind.name} {'used up' if spent else 'too low for this call'}"
     needs = f"it needs at least {_words(state.limit, refused.wanted)}"
     if state.limit in _PASSING:
-        return title, f"{needs}, {state.ceiling} {kind.unit} are allowed"
+        return title, f"{needs}, {_allowed(state)}"
     hint = f"{needs}, {_left(state, left)} are left"
     if state.resets_at is not None:
         return title, f"{hint}; it starts anew at {moment(state.resets_at)}"
@@ -170,6 +170,14 @@ def _owner(state: LimitState) -> str:
 
 def _left(state: LimitState, left: int) -> str:
     return f"{_figure(state.limit, left)} of {_words(state.limit, state.ceiling)}"
+
+
+def _allowed(state: LimitState) -> str:
+    """Return what a rate or a number of calls at once lets pass."""
+    unit, _, rest = _KINDS[state.limit].unit.partition(" ")
+    if state.ceiling == 1:
+        return f"1 {unit.removesuffix('s')} {rest} is allowed"
+    return f"{state.ceiling} {unit} {rest} are allowed"
 
 
 def _words(limit: Limit, amount: int) -> str:

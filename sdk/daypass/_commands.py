@@ -139,17 +139,26 @@ def usage(options: Namespace) -> int:
         group = "label" if options.by.startswith("label:") else options.by
         columns = ((group, options.by.upper()), *_SUMS)
     rows = answer.get("rows", [])
+    if not options.by:
+        # A call in flight has no outcome yet; a dash would leave open whether it was lost.
+        rows = [{**row, "outcome": row.get("outcome") or "open"} for row in rows]
     print(table(rows, columns, none="no calls"))
     totals = answer.get("totals") or {}
     if totals.get("calls"):
         which = "first" if options.by else "newest"
-        shown = f"; the {which} {len(rows)} are shown" if answer.get("next") else ""
-        print(f"\n{totals['calls']} calls, USD {totals.get('cost_usd', '?')} in all{shown}")
-        if totals.get("open_calls"):
-            print(f"{totals['open_calls']} of them still run and hold USD {totals['reserved_usd']}")
-        if totals.get("estimated_calls"):
-            print(f"{totals['estimated_calls']} of them are booked by estimate")
+        shown = f"; shown: the {which} {len(rows)}" if answer.get("next") else ""
+        count = _counted(totals["calls"], "call", "calls")
+        print(f"\n{count}, USD {totals.get('cost_usd', '?')} in all{shown}")
+        if running := totals.get("open_calls"):
+            words = _counted(running, "of them is open and holds", "of them are open and hold")
+            print(f"{words} USD {totals['reserved_usd']}")
+        if guessed := totals.get("estimated_calls"):
+            print(f"{_counted(guessed, 'of them is', 'of them are')} booked by estimate")
     return 0
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def audit(options: Namespace) -> int:

@@ -105,6 +105,8 @@ def test_concurrency() -> None:
     problem, headers, message = said(refused)
     assert (problem.code, headers[b"retry-after"]) == (Code.RATE_LIMITED, b"2")
     assert message == "tenant number of open calls exceeded; 4 calls at once are allowed"
+    alone = LedgerRefused("held", state(Limit.CONCURRENCY, 1, 1), 1)
+    assert said(alone)[2] == "sandbox number of open calls exceeded; 1 call at once is allowed"
 
 
 @pytest.mark.parametrize(("limit", "reason"), [(Limit.TPM, "rate"), (Limit.CONCURRENCY, "held")])

@@ -100,13 +100,15 @@ def test_usage_is_summed_or_listed(admin: AdminServer, capsys: pytest.CaptureFix
     admin.answers["GET /v1/usage"] = (200, {"rows": rows, "totals": SUMS, "next": "req_a"})
     lines = run(capsys, "usage").splitlines()
     assert lines[0].startswith("STARTED")
-    assert lines[-1] == "2 calls, USD 0.0002 in all; the newest 1 are shown"
+    assert lines[-1] == "2 calls, USD 0.0002 in all; shown: the newest 1"
     assert json.loads(run(capsys, "usage", "--json"))["totals"] == SUMS
-    more = SUMS | {"open_calls": 1, "reserved_usd": "0.1", "estimated_calls": 1}
-    admin.answers["GET /v1/usage"] = (200, {"rows": rows, "totals": more})
-    assert run(capsys, "usage").splitlines()[-2:] == [
-        "1 of them still run and hold USD 0.1",
-        "1 of them are booked by estimate",
+    more = SUMS | {"open_calls": 1, "reserved_usd": "0.1", "estimated_calls": 2}
+    admin.answers["GET /v1/usage"] = (200, {"rows": [{"model": "m"}], "totals": more})
+    lines = run(capsys, "usage").splitlines()
+    assert lines[1].endswith(" open")
+    assert lines[-2:] == [
+        "1 of them is open and holds USD 0.1",
+        "2 of them are booked by estimate",
     ]
     label = {"label": "42", **SUMS}
     admin.answers["GET /v1/usage"] = (200, {"rows": [label], "totals": SUMS})
