@@ -140,22 +140,27 @@ def _sandbox(commands: _Commands[_Parser]) -> None:
     create = _asking(
         actions, "create", "_sandboxes:create", "register a sandbox and print its environment"
     )
-    create.add_argument("--tenant", metavar="NAME")
-    create.add_argument("--profile", metavar="NAME")
+    create.add_argument("--tenant", metavar="NAME", help="needed when there is more than one")
+    create.add_argument("--profile", metavar="NAME", help="needed when the tenant has several")
     _limits(create, int, "at most what the profile allows")
-    create.add_argument("--lifetime", type=int, metavar="SECONDS")
-    create.add_argument("--token-ttl", type=int, metavar="SECONDS")
-    create.add_argument("--launch", choices=("reusable", "single_use"))
-    create.add_argument("--connect", choices=("direct", "socket"))
-    create.add_argument("--label", action="append", default=[], metavar="NAME=VALUE")
+    create.add_argument("--lifetime", type=int, metavar="SECONDS", help="until its deadline")
+    create.add_argument("--token-ttl", type=int, metavar="SECONDS", help="of each access token")
+    create.add_argument(
+        "--launch", choices=("reusable", "single_use"), help="kind of launch credential"
+    )
+    create.add_argument("--connect", choices=("direct", "socket"), help="by URL or Unix socket")
+    create.add_argument(
+        "--label", action="append", default=[], metavar="NAME=VALUE", help="a note; repeatable"
+    )
     create.add_argument("--count", type=int, metavar="N", help="register this many at once")
     create.add_argument("--idempotency-key", metavar="KEY", help="the same key, the same answer")
     create.add_argument("--write", metavar="DIR", help="where the files go, default in STATE")
 
     listing = _asking(actions, "list", "_sandboxes:show_all", "list sandboxes, newest first")
-    listing.add_argument("--tenant", metavar="NAME")
-    listing.add_argument("--state", choices=("active", "expired", "ended", "revoked"))
-    listing.add_argument("--limit", type=int, default=100, metavar="N")
+    listing.add_argument("--tenant", metavar="NAME", help="only of this tenant")
+    states = ("active", "expired", "ended", "revoked")
+    listing.add_argument("--state", choices=states, help="only in this state")
+    listing.add_argument("--limit", type=int, default=100, metavar="N", help="default 100")
 
     show = _asking(actions, "show", "_sandboxes:show", "show one sandbox and what it has left")
     show.add_argument("id", metavar="SANDBOX")
@@ -175,8 +180,11 @@ def _sandbox(commands: _Commands[_Parser]) -> None:
 
 
 def count(text: str) -> int | str:
-    """Read a number, or `none` for no limit; raises ValueError for anything else."""
-    return text if text == "none" else int(text)
+    """Read a number, or `none` for no limit; raises ArgumentTypeError for anything else."""
+    try:
+        return text if text == "none" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor none") from None
 
 
 def _limits(parser: _Parser, number: Callable[[str], int | str], budget: str) -> None:
@@ -188,7 +196,9 @@ def _limits(parser: _Parser, number: Callable[[str], int | str], budget: str) ->
     parser.add_argument("--tpm", type=number, metavar="N", help="tokens in any 60 s")
     parser.add_argument("--concurrency", type=number, metavar="N", help="calls at once")
     ways = ("cutoff", "clamp", "reject") if number is int else ("cutoff", "clamp", "reject", "none")
-    parser.add_argument("--over-budget", choices=ways, help="when a call may need more")
+    parser.add_argument(
+        "--over-budget", choices=ways, help="a call that may need more than is left"
+    )
     parser.add_argument("--drain-seconds", metavar="S", help="read on after the client has gone")
     parser.add_argument("--drain-tokens", type=number, metavar="N", help="and at most so much")
 
@@ -201,26 +211,32 @@ def _admin(commands: _Commands[_Parser]) -> None:
     _asking(commands, "policy", "_commands:policy", "print the policy in force")
 
     revoke = _asking(commands, "revoke", "_commands:revoke", "revoke access; running calls are cut")
-    for scope in ("sandbox", "tenant", "grant", "kid", "jti"):
-        revoke.add_argument(f"--{scope}", metavar="ID")
+    for scope in ("sandbox", "tenant", "grant"):
+        revoke.add_argument(f"--{scope}", metavar="ID", help=f"everything of one {scope}")
+    revoke.add_argument("--kid", metavar="ID", help="everything signed with one key")
+    revoke.add_argument("--jti", metavar="ID", help="one access token or launch credential")
     revoke.add_argument("--all", dest="everything", action="store_true", help="everybody's")
-    revoke.add_argument("--before", metavar="TIME", help="only what was issued up to then")
+    times = "RFC 3339 or epoch seconds"
+    revoke.add_argument(
+        "--before", metavar="TIME", help=f"only what was issued up to then: {times}"
+    )
     revoke.add_argument("--reason", metavar="TEXT", help="for the audit trail")
 
     usage = _asking(commands, "usage", "_commands:usage", "show calls and what they cost")
     for name in ("tenant", "sandbox", "model"):
-        usage.add_argument(f"--{name}", metavar="NAME")
-    usage.add_argument("--since", metavar="TIME", help="RFC 3339 or epoch seconds")
-    usage.add_argument("--until", metavar="TIME")
+        usage.add_argument(f"--{name}", metavar="NAME", help=f"only of this {name}")
+    usage.add_argument("--since", metavar="TIME", help=f"started at or after: {times}, or a date")
+    usage.add_argument("--until", metavar="TIME", help="started before")
     usage.add_argument(
         "--by", metavar="KIND", help="tenant, sandbox, token, model, day, or label:KEY"
     )
     usage.add_argument("--csv", action="store_true", help="print every row as CSV")
 
     audit = _asking(commands, "audit", "_commands:audit", "show the audit trail")
-    for name in ("sandbox", "tenant", "tag"):
-        audit.add_argument(f"--{name}", metavar="NAME")
-    audit.add_argument("--limit", type=int, default=50, metavar="N")
+    for name in ("sandbox", "tenant"):
+        audit.add_argument(f"--{name}", metavar="NAME", help=f"only of this {name}")
+    audit.add_argument("--tag", metavar="NAME", help="only events of this kind")
+    audit.add_argument("--limit", type=int, default=50, metavar="N", help="default 50")
 
     ledger = commands.add_parser("ledger", help="check the ledger")
     checks = ledger.add_subparsers(metavar="ACTION", required=True)
@@ -236,7 +252,9 @@ def _admin(commands: _Commands[_Parser]) -> None:
     create = _asking(
         actions, "create", "_commands:credential_create", "make a credential and show it once"
     )
-    create.add_argument("--role", required=True, choices=("admin", "orchestrator"))
+    create.add_argument(
+        "--role", required=True, choices=("admin", "orchestrator"), help="what it may do"
+    )
     create.add_argument("--orchestrator", metavar="NAME", help="which, for role orchestrator")
     _asking(actions, "list", "_commands:credential_list", "list credentials")
     end = _asking(actions, "revoke", "_commands:credential_revoke", "end a credential at once")

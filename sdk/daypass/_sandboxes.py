@@ -146,6 +146,8 @@ def limits(options: Namespace) -> int:
     given = _given_limits(options)
     if not given:
         raise SettingsError("say at least one limit to change", hint="such as --budget 2.50")
+    if given.get("budget_usd") == "none":
+        raise SettingsError("--budget cannot be none", hint="say how much, such as --budget 2.50")
     wanted = {name: None if value == "none" else value for name, value in given.items()}
     _show_one(options, broker(options).limit(options.id, **wanted))
     return 0

@@ -44,6 +44,8 @@ def test_every_command_has_help_and_an_act(capsys: pytest.CaptureFixture[str]) -
             main([*words, "--help"])
         assert ended.value.code == 0
         assert "usage: daypass" in capsys.readouterr().out
+        undescribed = {a.dest for a in parser._actions if a.option_strings and not a.help}
+        assert not undescribed, (parser.prog, undescribed)
         module, _, name = parser.get_default("act").rpartition(":")
         assert not module or callable(getattr(import_module(module), name))
 
@@ -231,7 +233,8 @@ def test_a_token_is_all_that_is_printed(
         ("sandbox create --label x", 2, "write --label NAME=VALUE"),
         ("sandbox show a", 1, "no such sandbox"),
         ("sandbox limits a", 2, "say at least one limit to change; such as --budget 2.50"),
-        ("sandbox limits a --rpm x", 2, "invalid count value: 'x'"),
+        ("sandbox limits a --budget none", 2, "--budget cannot be none; say how much"),
+        ("sandbox limits a --rpm x", 2, "argument --rpm: 'x' is neither a number nor none"),
         ("ledger", 2, "see `daypass ledger --help`"),
         ("ledger verify --dir /nowhere", 2, "no database at /nowhere/daypass.db; pass --dir"),
         ("run", 2, "no command given; write: daypass run -- COMMAND"),
