@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import daypass_migrations
 from daypass_core.claims import MAX_ACCESS_LIFE, parse_trust_domain
 from daypass_core.log import LEVELS
 from daypass_core.settings import Listen, Reader, environment
@@ -67,7 +68,13 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
 
 def database_url(read: Reader) -> str:
     """Read where the database is; commands that work on it directly need no more than this."""
-    return read.text("DAYPASS_DATABASE_URL")
+    return read.parsed("DAYPASS_DATABASE_URL", _database_url, "")
+
+
+def _database_url(value: str) -> str:
+    # Its ValueError repeats nothing of the URL, which may carry a password.
+    daypass_migrations.parse_url(value)
+    return value
 
 
 def min_token_ttl(read: Reader) -> int:

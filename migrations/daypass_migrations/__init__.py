@@ -24,6 +24,7 @@ from sqlalchemy import event
 
 HEAD = "0002"
 
+_WANTED = "must be sqlite:////absolute/path or postgresql://user:password@host/database"
 _BUSY_SECONDS = 30
 _LOCK_ID = 0x6461797061737300  # "daypass" in ASCII: any number nobody else locks
 
@@ -59,17 +60,16 @@ def parse_url(url: str) -> sa.URL:
     """
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError:
-        # The URL may hold a password: say what is wrong without repeating it.
-        raise ValueError(
-            "database url is not a url: use sqlite:////path.db or postgresql+psycopg://…"
-        ) from None
+    except (sa.exc.ArgumentError, ValueError):
+        # The URL may hold a password: say what is wrong without repeating it. A ValueError is
+        # about the port, and may be about what was meant to be a password.
+        raise ValueError(_WANTED) from None
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise ValueError("sqlite needs a file: use sqlite:////absolute/path.db")
+        raise ValueError("names no file: write sqlite:////absolute/path")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
-        raise ValueError("database url has an unknown scheme: use sqlite or postgresql+psycopg")
+        raise ValueError(_WANTED)
     return parsed
 
 

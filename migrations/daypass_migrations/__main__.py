@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
             upgrade(arguments.database_url)
         revision = current(arguments.database_url)
     except ValueError as error:
-        print(f"daypass_migrations: {error}", file=sys.stderr)
+        print(f"daypass_migrations: --database-url: {error}", file=sys.stderr)
         return 1
     except SQLAlchemyError as error:
         # The driver's text may repeat the connection string, the class name does not.

@@ -43,6 +43,16 @@ def test_all_problems_come_at_once_and_without_values() -> None:
     assert "hunter2" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "url", ["mysql://u:hunter2@db/daypass", "hunter2", "postgresql://u:hunter2@db:port/d"]
+)
+def test_a_database_that_is_not_served_is_refused_by_name(url: str) -> None:
+    """The database's URL is checked with the other settings, before anything opens it."""
+    with pytest.raises(SettingsError, match=r"DAYPASS_DATABASE_URL: must be sqlite") as error:
+        load(NEEDED | {"DAYPASS_DATABASE_URL": url})
+    assert "hunter2" not in str(error.value)
+
+
 def test_the_password_of_the_database_is_not_shown() -> None:
     """The settings' repr leaves the database URL out."""
     assert "hunter2" not in repr(load(NEEDED))
