@@ -14,7 +14,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -75,11 +75,12 @@ def _run(options: UpOptions, state: State, plan: Plan) -> int:
     with signals.taken():
         try:
             _prepare(options, state, plan, progress)
-            _start(state, plan, progress, services)
+            tenants = _start(state, plan, progress, services)
             for service in services:
                 service.report(signals.events)
             signals.started = True
             _announce(options, state, plan, services)
+            _warn_of_tenants(plan, tenants)
             _warn_of_keys(services[-1])
             return _watch(signals.events)
         except _Interrupted:
@@ -105,8 +106,11 @@ def _prepare(options: UpOptions, state: State, plan: Plan, progress: Progress) -
             write_private(state.credential_file, json.loads(made)["credential"].encode())
 
 
-def _start(state: State, plan: Plan, progress: Progress, services: list[Service]) -> None:
-    """Start the broker, give it its policy, then start the proxy, which needs the broker's keys."""
+def _start(state: State, plan: Plan, progress: Progress, services: list[Service]) -> list[str]:
+    """Start the broker, give it its policy, then start the proxy, which needs the broker's keys.
+
+    Gives the tenants of the policy.
+    """
 
     def start(name: str, env: dict[str, str], origin: Origin) -> None:
         with progress.step(name) as tick:
@@ -118,12 +122,16 @@ def _start(state: State, plan: Plan, progress: Progress, services: list[Service]
     start("broker", plan.broker, Origin(plan.admin_url, answer_seconds=2))
     state.write_config(_urls(plan))
     with progress.step("policy"):
-        _apply_policy(state, plan)
+        tenants = _apply_policy(state, plan)
     start("proxy", plan.proxy, Origin(plan.proxy_url, ca_file=plan.ca_file, answer_seconds=2))
+    return tenants
 
 
-def _apply_policy(state: State, plan: Plan) -> None:
-    """Apply the given policy; without one, the default policy unless there is a policy already."""
+def _apply_policy(state: State, plan: Plan) -> list[str]:
+    """Apply the given policy; without one, the default policy unless there is a policy already.
+
+    Gives the tenants that there are then.
+    """
     text = state.credential_file.read_text(encoding="utf-8", errors="replace").strip()
     broker = Broker(plan.admin_url, check_credential(text, str(state.credential_file)))
     try:
@@ -131,6 +139,7 @@ def _apply_policy(state: State, plan: Plan) -> None:
             broker.apply(plan.policy)
         elif not broker.policy().get("tenants"):
             broker.apply(DEFAULT_POLICY)
+        return sorted(broker.policy().get("tenants") or {})
     except Refused as error:
         if error.status != 401:
             raise
@@ -138,6 +147,17 @@ def _apply_policy(state: State, plan: Plan) -> None:
             "the admin credential does not fit the database",
             hint=f"delete {state.credential_file} to have a new one made",
         ) from None
+
+
+def _warn_of_tenants(plan: Plan, tenants: Sequence[str]) -> None:
+    """Say which tenants no provider key is given for: their calls are refused."""
+    entries = plan.proxy["DAYPASS_ANTHROPIC_KEYS"].split(",")
+    served = {entry.partition("=")[0] for entry in entries}
+    for tenant in tenants:
+        if not served & {tenant, "*"}:
+            words = f"tenant {tenant} has no provider key, so its calls are refused"
+            hint = f"pass --anthropic-key {tenant}=REF"
+            print(f"daypass: warning: {words}; {hint}", file=sys.stderr)
 
 
 def _warn_of_keys(proxy: Service) -> None:

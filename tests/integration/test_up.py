@@ -202,6 +202,21 @@ def test_a_key_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     assert "Traceback" not in told
 
 
+def test_a_tenant_without_a_key_is_told(tmp_path: Path, stub: StubUpstream) -> None:
+    """The start names each tenant of the policy that has no provider key, and goes on."""
+    scope = "[{type: llm_inference, provider: anthropic, endpoints: [messages], models: ['*']}]"
+    profile = f"{{authorization_details: {scope}, budget_usd: '1'}}"
+    tenants = "{default: {profiles: [p]}, acme: {profiles: [p]}}"
+    (tmp_path / "p.yaml").write_text(f"profiles: {{p: {profile}}}\ntenants: {tenants}\n")
+    with up(tmp_path / "s", stub, "--policy", str(tmp_path / "p.yaml")) as running:
+        running.process.terminate()
+        _, told = running.process.communicate(timeout=20)
+    assert [line for line in told.splitlines() if "warning" in line] == [
+        "daypass: warning: tenant acme has no provider key, so its calls are refused;"
+        " pass --anthropic-key acme=REF"
+    ]
+
+
 def test_a_bad_policy_stops_the_start(tmp_path: Path, stub: StubUpstream) -> None:
     """One line names what is wrong in the file, and nothing is left running."""
     (tmp_path / "p.yaml").write_text("tenants: {acme: {profiles: [none]}}\n")
