@@ -125,6 +125,8 @@ def _labels(given: list[str]) -> dict[str, str]:
 
 def show_all(options: Namespace) -> int:
     """List sandboxes, newest first."""
+    if options.limit < 1:
+        raise SettingsError(f"--limit {options.limit} shows nothing", hint="say at least 1")
     rows = list(
         broker(options).list(limit=options.limit, tenant=options.tenant, state=options.state)
     )

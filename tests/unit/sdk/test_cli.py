@@ -233,6 +233,7 @@ def test_a_token_is_all_that_is_printed(
         ("sandbox create --label x", 2, "write --label NAME=VALUE"),
         ("sandbox show a", 1, "no such sandbox"),
         ("sandbox limits a", 2, "say at least one limit to change; such as --budget 2.50"),
+        ("sandbox list --limit 0", 2, "--limit 0 shows nothing; say at least 1"),
         ("sandbox limits a --budget none", 2, "--budget cannot be none; say how much"),
         ("sandbox limits a --rpm x", 2, "argument --rpm: 'x' is neither a number nor none"),
         ("ledger", 2, "see `daypass ledger --help`"),
