@@ -146,8 +146,11 @@ def _never_fits(refused: LedgerRefused, state: LimitState) -> tuple[str, str]:
     if state.limit in _PASSING:
         return title, f"{needs}, {_allowed(state)}"
     hint = f"{needs}, {_left(state, left)} are left"
-    if state.resets_at is not None:
+    # Where something is left, waiting for a whole window helps only a call that fits into one.
+    if state.resets_at is not None and (spent or refused.wanted <= state.ceiling):
         return title, f"{hint}; it starts anew at {moment(state.resets_at)}"
+    if spent:
+        return title, f"{hint}; ask for more budget"
     return title, f"{hint}; ask for less in one call, or for more budget"
 
 

@@ -35,7 +35,7 @@ EXHAUSTED = [
     (
         state(Limit.BUDGET, 5 * USD, 5 * USD + 7), USD // 50,
         "sandbox budget used up; it needs at least 0.02 USD, 0.00 of 5.00 USD are left;"
-        " ask for less in one call, or for more budget",
+        " ask for more budget",
     ),
     (
         state(Limit.DAY, 2 * USD, 1_990_000_000, resets_at=MIDNIGHT), USD // 50,
@@ -46,6 +46,11 @@ EXHAUSTED = [
         state(Limit.MONTH, 2 * USD, 2 * USD, resets_at=MIDNIGHT, account=TENANT), 1,
         "tenant monthly budget used up; it needs at least 0.000000001 USD, 0.00 of 2.00 USD are"
         " left; it starts anew at 2026-12-01T00:00:00Z",
+    ),
+    (
+        state(Limit.DAY, 2 * USD, USD, resets_at=MIDNIGHT), 3 * USD,
+        "sandbox daily budget too low for this call; it needs at least 3.00 USD, 1.00 of 2.00 USD"
+        " are left; ask for less in one call, or for more budget",
     ),
     (
         state(Limit.TOKENS, 1000, 900), 101,
