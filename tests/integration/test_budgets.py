@@ -230,7 +230,8 @@ def test_b51_each_attempt_has_its_row(
     make_stack: Callable[..., Stack], upstream: StubUpstream, tmp_path: Path
 ) -> None:
     """B51: a call sent again when its key was changed has two rows, of which the first is free."""
-    old, secret = next(key for key in upstream.keys if key.endswith("acme")), tmp_path / "key"
+    old = next(key for key in upstream.keys if key.endswith("acme"))
+    secret = tmp_path / "key.secret"
     secret.write_text(old)
     stack = make_stack(keys=f"acme=file://{secret}")
     sandbox = stack.sandbox()
