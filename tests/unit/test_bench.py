@@ -11,8 +11,11 @@ from bench.gates import GATES, Gate, Table, added_ms, cpu, judge, open_streams
 from bench.load import Figures, Load
 from bench.process import forget_peak, peak_bytes
 from bench.profile import own_times
+from bench.proxy_main import AdmitEverything
 from bench.results import Book, Row, combine, read_rows
 from bench.table import failures, gates, render
+from daypass_proxy import app
+from daypass_proxy.ledger import Hold, Ledger, Reservation
 
 
 def row(case: str, target: str, **fields: object) -> Row:
@@ -186,3 +189,19 @@ def test_the_peak_of_memory_is_that_since_it_was_forgotten() -> None:
     assert peak_bytes(os.getpid()) > before + 30_000_000
     forget_peak(os.getpid())
     assert peak_bytes(os.getpid()) < before + 20_000_000
+
+
+def test_the_ledger_that_admits_everything_is_a_whole_ledger() -> None:
+    """It has every operation of the real one, and stands in its place in the product's root."""
+    operations = {name for name in vars(Ledger) if not name.startswith("_")}
+    assert operations <= set(vars(AdmitEverything))
+    assert hasattr(app, "BatchedLedger")
+
+
+async def test_the_ledger_that_admits_everything_holds_the_whole_output() -> None:
+    """A call is answered as by an account with plenty left, so nothing of it is made smaller."""
+    asked = Reservation(
+        "req_1", 1, "sandbox:s", "acme", "s", "g", "t", "anthropic", "messages", "m", False,
+        Hold(5, 7), output_least=1, output_most=20, output_nano=3,
+    )  # fmt: skip
+    assert (await AdmitEverything().reserve(asked)).output_tokens == 20
