@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bench import cases, profile, scale, targets
+from bench import cases, interpreter, profile, scale, targets
 from bench.install import compiled, found, say
 from bench.peers import Target
 from bench.process import BenchError, allow_descriptors
-from bench.results import Book, machine, read_rows
+from bench.results import Book, read_rows
 from bench.run import Run
 from bench.site import CACHE, ROOT, Site
 from bench.table import failures, render
@@ -57,6 +57,13 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each case (3)")
     parser.add_argument("--json", action="store_true", help="print JSON lines, not tables")
     parser.add_argument("--tree", type=Path, default=ROOT, help="measure this checkout's proxy")
+    parser.add_argument(
+        "--python",
+        type=Path,
+        metavar="PATH",
+        help="run the proxy on this Python"
+        f" ({interpreter.DISTRIBUTION} when new enough, else the project's)",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the run's folder with all logs")
     parser.add_argument("--ledger", action="store_true", help="of profile: with the ledger on")
     return parser
@@ -66,15 +73,17 @@ def execute(asked: argparse.Namespace) -> int:
     """Measure and report."""
     allow_descriptors()
     load, upstream = compiled("load"), compiled("upstream")
+    python = interpreter.chosen(asked.python)
+    other = interpreter.other(python)
     folder = Path(tempfile.mkdtemp(prefix="dpb-"))  # short: Unix socket paths are limited
     try:
-        with Site(folder, upstream, asked.tree) as site:
+        with Site(folder, upstream, python, other, asked.tree) as site:
             if asked.command == "profile":
                 flags = [] if asked.ledger else ["--no-ledger"]
                 print(profile.profile(asked.what, site, flags))
                 return 0
             run_id = time.strftime("%Y%m%d-%H%M%S")
-            book = Book(CACHE / f"results-{run_id}.jsonl", run_id)
+            book = Book(CACHE / f"results-{run_id}.jsonl", run_id, str(python))
             run = Run(site, load, book, asked.rounds, hurried=asked.command == "quick")
             whole = measure(asked, run)
     finally:
@@ -86,7 +95,7 @@ def execute(asked: argparse.Namespace) -> int:
     for row in book.rows if asked.json else ():
         print(book.line(row))
     if not asked.json:
-        print(render(book.rows, machine() | {"run_id": run_id}), end="")
+        print(render(book.rows, book.about), end="")
     failed = failures(book.rows)
     for verdict in failed:
         say(f"failed: {verdict.gate.what} ({verdict.word})")

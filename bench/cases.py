@@ -44,7 +44,8 @@ BODIES = Load(None, connections=8)
 BODIES_SLOW = Load(None, connections=4, seconds=4)
 STEADY = Load(None, connections=16, rate=100, seconds=3)
 STEADY_SLOW = Load(None, connections=16, rate=10, seconds=4, warm=1)
-FEWER = ("haproxy", "daypass, minimal")
+OTHER_PYTHON = "daypass, other Python"
+FEWER = ("haproxy", "daypass, minimal", OTHER_PYTHON)
 
 CASES = {
     case.name: case
@@ -52,9 +53,9 @@ CASES = {
         Case("json1k", "1 kB there and back, 16 connections", "request", "json1k", CLOSED,
              slow=CLOSED_SLOW),
         Case("sse50", "55 events at once, 16 connections", "request", "burst50", CLOSED,
-             slow=CLOSED_SLOW, without=("haproxy",)),
+             slow=CLOSED_SLOW, without=("haproxy", OTHER_PYTHON)),
         Case("paced", "200 streams, 10 events/s each (slow ones 40)", "event", "paced3000x100",
-             STREAMS, slow=STREAMS_SLOW, rounds=2, without=("haproxy",)),
+             STREAMS, slow=STREAMS_SLOW, rounds=2, without=("haproxy", OTHER_PYTHON)),
         Case("body50k", "50 kB of conversation up", "request", "json1k", BODIES, 50_000,
              slow=BODIES_SLOW, rounds=2, without=FEWER),
         Case("body1m", "1 MB of conversation up", "request", "json1k", BODIES, 1_000_000,

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.process import BenchError
@@ -23,7 +23,7 @@ def compiled(name: str) -> Path:
     if compiler is None:
         raise BenchError("needs a C compiler (cc): on Debian, apt-get install gcc libc6-dev")
     CACHE.mkdir(parents=True, exist_ok=True)
-    _run([compiler, "-O2", "-o", str(program), str(source)])
+    run([compiler, "-O2", "-o", str(program), str(source)])
     return program
 
 
@@ -40,8 +40,8 @@ def apt(package: str) -> str:
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         raise BenchError(f"needs {package}: install it, or run as root where there is apt-get")
     say(f"installing {package}")
-    _run(["apt-get", "update", "-qq"])
-    _run(["apt-get", "install", "-qq", "-y", "--no-install-recommends", package])
+    run(["apt-get", "update", "-qq"])
+    run(["apt-get", "install", "-qq", "-y", "--no-install-recommends", package])
     program = found(package)
     if program is None:
         raise BenchError(f"the package {package} brought no program of that name")
@@ -55,8 +55,8 @@ def python_peer(name: str) -> Path:
         say(f"installing {name}")
         uv = str(ROOT / ".cache" / "uv" / "bin" / "uv")
         python = str(folder / "bin" / "python")
-        _run([uv, "venv", "-q", "--allow-existing", "--python", sys.executable, str(folder)])
-        _run([uv, "pip", "sync", "-q", "--python", python, str(wanted)])
+        run([uv, "venv", "-q", "--allow-existing", "--python", sys.executable, str(folder)])
+        run([uv, "pip", "sync", "-q", "--python", python, str(wanted)])
         shutil.copy(wanted, folder)
     return folder
 
@@ -73,7 +73,7 @@ def node_peer(name: str) -> Path:
         shutil.copy(source / "package.json", folder)
         shutil.copy(lock, folder)
         try:
-            _run(["npm", "ci", "--no-audit", "--no-fund", "--silent"], folder)
+            run(["npm", "ci", "--no-audit", "--no-fund", "--silent"], folder)
         except BenchError:
             (folder / lock.name).unlink()
             raise
@@ -91,11 +91,18 @@ def say(line: str) -> None:
     print(f"bench: {line}", file=sys.stderr, flush=True)
 
 
-def _run(command: Sequence[str], folder: Path | None = None) -> None:
+def run(
+    command: Sequence[str],
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Run a program to its end and return what it wrote; raises BenchError when it fails."""
+    inherited = {**os.environ, **(environment or {})}  # noqa: TID251 - proxies and caches
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=folder, env=inherited, capture_output=True, text=True)
     except FileNotFoundError:
         raise BenchError(f"there is no {command[0]}; run make setup first") from None
     if done.returncode:
         tail = (done.stdout + done.stderr)[-2000:]
         raise BenchError(f"{' '.join(command)} failed:\n{tail}")
+    return done.stdout

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import json
 import os
+import platform
 import shutil
 import statistics
 import sys
@@ -91,7 +92,7 @@ def main(words: Sequence[str] | None = None) -> int:
     CACHE.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="ledger-", dir=CACHE))  # on a disk, not in memory
     book = CACHE / f"ledger-{run_id}.jsonl"
-    about = {"run_id": run_id, **machine()}
+    about = {"run_id": run_id, **machine(platform.python_version())}
     cells: list[Cell] = []
     try:
         with stores(folder, asked.store.split(",")) as makers:

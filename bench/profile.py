@@ -13,6 +13,7 @@ from pathlib import Path
 from bench import cases
 from bench.bodies import MODEL, write_body
 from bench.install import compiled, say
+from bench.interpreter import environment
 from bench.load import Figures, Load, measure
 from bench.process import BenchError, Process, free_port, thread_seconds
 from bench.site import Site
@@ -47,7 +48,7 @@ def _run(
 ) -> tuple[Process, int, Figures, dict[int, float]]:
     """Start a proxy and run the case; its threads' CPU time is that of before the run."""
     port = free_port()
-    process = site.start_proxy("profiled", port, flags)
+    process = site.start_proxy("profiled", port, flags, environment(site.python))
     site.take_token(port)
     before = thread_seconds(process.pid)
     load = replace(case.load(site.bodies), seconds=4)

@@ -83,8 +83,8 @@ def _each_median(lists: Sequence[Sequence[float]]) -> list[float]:
     return [statistics.median(column) for column in zip(*known, strict=True)]
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were taken on."""
+def machine(python: str) -> dict[str, Any]:
+    """What the figures were taken on; `python` is the one that ran the proxy, with its build."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -94,18 +94,19 @@ def machine() -> dict[str, Any]:
         "cpu_model": model,
         "cores": os.cpu_count(),
         "kernel": platform.release(),
-        "python": platform.python_version(),
+        "python": python,
     }
 
 
 class Book:
     """The rows of one run, written down as they come."""
 
-    def __init__(self, path: Path, run_id: str) -> None:
+    def __init__(self, path: Path, run_id: str, python: str) -> None:
+        """`python` is who ran the proxy, in words."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.run_id = path, run_id
+        self.path = path
         self.rows: list[Row] = []
-        self._machine = machine()
+        self.about = {"run_id": run_id} | machine(python)
 
     def add(self, row: Row) -> None:
         """Keep a row."""
@@ -116,7 +117,7 @@ class Book:
     def line(self, row: Row) -> str:
         """One JSON line."""
         known = {name: value for name, value in asdict(row).items() if value not in (None, [])}
-        return json.dumps({"run_id": self.run_id} | known | self._machine)
+        return json.dumps(known | self.about)
 
 
 def read_rows(path: Path) -> tuple[list[Row], dict[str, Any]]:

@@ -6,9 +6,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.process import LOAD_CORE, PROXY_CORE, BenchError, Process, free_port
+
+if TYPE_CHECKING:
+    from bench.interpreter import Interpreter
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".cache" / "bench"
@@ -40,8 +43,15 @@ orchestrators:
 class Site:
     """Upstream and broker, and every process started on top of them; use as a context manager."""
 
-    def __init__(self, folder: Path, upstream_program: Path, tree: Path = ROOT) -> None:
-        """`tree` is the checkout whose broker and proxy run."""
+    def __init__(
+        self,
+        folder: Path,
+        upstream_program: Path,
+        python: "Interpreter",
+        other_python: "Interpreter | None" = None,
+        tree: Path = ROOT,
+    ) -> None:
+        """`tree` is the checkout whose broker and proxy run, the proxy on `python`."""
         folder.mkdir(parents=True, exist_ok=True)
         self._import_from = [tree / part for part in PARTS] + [ROOT]
         self.folder = folder
@@ -50,6 +60,7 @@ class Site:
         self.upstream_port, self.admin_port = free_port(), free_port()
         self.issuer = f"http://127.0.0.1:{free_port()}"
         self._upstream_program = upstream_program
+        self.python, self.other_python = python, other_python
         self._processes: list[Process] = []
         self.token = ""
         self.jwks: dict[str, Any] = {}
@@ -102,7 +113,7 @@ class Site:
             "DAYPASS_PUBLIC_URL": self.issuer,
         }
 
-    def start_proxy(self, name: str, port: int, flags: list[str] | None) -> Process:
+    def start_proxy(self, name: str, port: int, flags: list[str] | None, python: Path) -> Process:
         """Start a proxy; `flags` are those of bench.proxy_main, None is the product as it is."""
         key = self.folder / "key.secret"
         key.write_text(REAL_KEY)
@@ -116,7 +127,7 @@ class Site:
             "DAYPASS_PROXY_METRICS_LISTEN": f"unix:{self.folder / f'{port}.metrics'}",
         }
         program = ["daypass_proxy"] if flags is None else ["bench.proxy_main", *flags]
-        command = [sys.executable, "-m", *program, "serve"]
+        command = [python, "-m", *program, "serve"]
         process = self.start(name, command, core=PROXY_CORE, environment=settings)
         process.wait_port(port)
         return process

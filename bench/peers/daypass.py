@@ -2,8 +2,10 @@
 
 from importlib.metadata import version
 
+from bench.cases import OTHER_PYTHON
+from bench.interpreter import environment
 from bench.peers import Target, bearer
-from bench.process import free_port
+from bench.process import BenchError, free_port
 from bench.site import Site
 
 CHECKS = "ES256 (verified once, cached), scope, body, revocation; meters, metrics, log"
@@ -14,6 +16,7 @@ ROWS: dict[str, tuple[list[str] | None, str]] = {
         ["--no-ledger", "--minimal"],
         "ES256 (verified once, cached), scope, body, revocation; meters",
     ),
+    OTHER_PYTHON: (["--no-ledger"], CHECKS),
 }
 
 
@@ -21,7 +24,14 @@ def start(site: Site, name: str) -> Target:
     """Start one of our rows."""
     port = free_port()
     flags, does = ROWS[name]
-    process = site.start_proxy(name.replace(", ", "-").replace(" ", "-"), port, flags)
+    python = site.python
+    if name == OTHER_PYTHON:
+        if site.other_python is None:
+            raise BenchError("there is no other Python here to compare with")
+        python = site.other_python
+    log = name.replace(", ", "-").replace(" ", "-")
+    process = site.start_proxy(log, port, flags, environment(python))
     if not site.token:
         site.take_token(port)
+    does = f"{does}; Python {python}"
     return Target(name, version("daypass-proxy"), does, port, process, bearer(site))

@@ -2,14 +2,17 @@
 
 import json
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from bench import interpreter
 from bench.bodies import image_body, text_body
 from bench.gates import GATES, Gate, Table, added_ms, cpu, judge, open_streams
 from bench.load import Figures, Load
-from bench.process import forget_peak, peak_bytes
+from bench.process import BenchError, forget_peak, peak_bytes
 from bench.profile import own_times
 from bench.proxy_main import AdmitEverything
 from bench.results import Book, Row, combine, read_rows
@@ -147,12 +150,12 @@ def test_a_gate_without_its_rows_is_not_run() -> None:
 
 def test_rows_survive_their_file(tmp_path: Path) -> None:
     """A run can be rendered again from its JSON lines, and each line tells the machine."""
-    book = Book(tmp_path / "run.jsonl", "r1")
+    book = Book(tmp_path / "run.jsonl", "r1", "3.11.2 (/usr/bin/python3: a build)")
     book.add(row("json1k", "daypass", us_req=2.0, range=(1.0, 3.0), rounds=3))
     (back,), about = read_rows(book.path)
     assert back == book.rows[0]
     assert about["run_id"] == "r1"
-    assert about["python"]
+    assert "Python 3.11.2 (/usr/bin/python3: a build)" in render([back], about)
 
 
 def test_times_of_builtins_belong_to_their_caller() -> None:
@@ -205,3 +208,83 @@ async def test_the_ledger_that_admits_everything_holds_the_whole_output() -> Non
         Hold(5, 7), output_least=1, output_most=20, output_nano=3,
     )  # fmt: skip
     assert (await AdmitEverything().reserve(asked)).output_tokens == 20
+
+
+def fake_python(folder: Path, version: str) -> Path:
+    """A program that answers as a Python of that version would."""
+    path = folder / f"python{version}"
+    told = json.dumps({"version": version, "debian": False, "flags": ["", "-O3", ""]})
+    path.write_text(f"#!/bin/sh\necho '{told}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_proxy_runs_on_the_python_of_the_distribution(tmp_path: Path) -> None:
+    """That is what its peers are built by; the project's own is the one to compare with."""
+    distribution = fake_python(tmp_path, "3.11.2")
+    found = interpreter.chosen(None, distribution)
+    assert (found.path, found.version) == (distribution, "3.11.2")
+    other = interpreter.other(found, distribution)
+    assert other is not None
+    assert other.path == Path(sys.executable)
+
+
+def test_a_distribution_whose_python_is_too_old_has_no_say(tmp_path: Path) -> None:
+    """Then the project's is measured, and there is no other; so too where there is none."""
+    for distribution in (fake_python(tmp_path, "3.10.13"), tmp_path / "none"):
+        found = interpreter.chosen(None, distribution)
+        assert found.path == Path(sys.executable)
+        assert interpreter.other(found, distribution) is None
+
+
+def test_a_python_that_cannot_run_the_proxy_is_refused(tmp_path: Path) -> None:
+    """Asked for by name, it is not replaced by another in silence."""
+    for path in (fake_python(tmp_path, "3.10.13"), tmp_path / "none", Path("/bin/echo")):
+        with pytest.raises(BenchError):
+            interpreter.chosen(path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "debian", "build"),
+    [
+        (["", "-g -O2 -O3", ""], False, "-O3, no PGO, no LTO"),
+        (["'--enable-optimizations' '--with-lto'", "-O3", ""], False, "-O3, PGO, LTO"),
+        (["", "-O2", "-fprofile-use -flto"], False, "-O2, PGO, LTO"),
+        (["", "-O2", ""], True, "Debian's build, which keeps no record of PGO and LTO"),
+    ],
+)
+def test_a_build_is_told_by_its_own_record(flags: list[str], debian: bool, build: str) -> None:
+    """Nothing is claimed that the record does not say."""
+    assert interpreter.build_of(flags, debian=debian) == build
+
+
+def test_the_environment_is_made_anew_when_the_lock_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each Python; a second run finds it, and a failed one is not taken for made."""
+    ran: list[Path] = []
+
+    def run(words: Sequence[str], environment: dict[str, str]) -> None:
+        folder = Path(environment["UV_PROJECT_ENVIRONMENT"])
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
+        (folder / "bin" / "python").touch()
+        ran.append(folder)
+        if len(ran) == 2:
+            raise BenchError("no network")
+
+    monkeypatch.setattr(interpreter, "CACHE", tmp_path)
+    monkeypatch.setattr(interpreter, "run", run)
+    lock = tmp_path / "uv.lock"
+    lock.write_text("one")
+    found = interpreter.Interpreter(Path(sys.executable), "3.11.2", "some build")
+    for _ in range(2):
+        assert interpreter.environment(found, lock) == ran[0] / "bin" / "python"
+    assert len(ran) == 1
+    lock.write_text("two")
+    with pytest.raises(BenchError):
+        interpreter.environment(found, lock)
+    lock.write_text("one")
+    interpreter.environment(found, lock)
+    assert len(ran) == 3
+    interpreter.environment(interpreter.Interpreter(Path("/bin/sh"), "3.12.1", "another"), lock)
+    assert len(set(ran)) == 2
