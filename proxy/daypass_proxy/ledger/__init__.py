@@ -56,8 +56,7 @@ class Policy(StrEnum):
     REJECT = "reject"  # the whole call is held from the start, or refused
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True):
     """How the calls of an account are held; the leaf's own columns, else its parents', else these.
 
     `drain_ms` and `drain_tokens` bound how long, and for how many output tokens, an answer is read
@@ -76,9 +75,7 @@ class Hold(msgspec.Struct, frozen=True):
     tokens: int = 0
 
     def __post_init__(self) -> None:
-        check_amount("nano", self.nano)
-        if type(self.tokens) is not int or not 0 <= self.tokens <= MAX_TOKENS:
-            raise ValueError(f"tokens must be an integer of 0 to {MAX_TOKENS}")
+        _check_hold(self.nano, self.tokens)
 
 
 class Reservation(msgspec.Struct, frozen=True):
@@ -110,9 +107,11 @@ class Reservation(msgspec.Struct, frozen=True):
     whole: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.output_least <= self.output_most:
+        base, most = self.base, self.output_most
+        if not 0 <= self.output_least <= most:
             raise ValueError("output_least must be at most output_most")
-        self.hold(self.output_most)
+        # The largest `hold`, without making one: this runs on every call.
+        _check_hold(base.nano + most * self.output_nano, base.tokens + most)
 
     @property
     def grows(self) -> bool:
@@ -137,8 +136,7 @@ class Limit(StrEnum):
     CONCURRENCY = "concurrency"  # open calls
 
 
-@dataclass(frozen=True, slots=True)
-class LimitState:
+class LimitState(msgspec.Struct, frozen=True):
     """One limit of one account as it stands; `ceiling`, `used` and `held` in the limit's unit.
 
     `resets_at` is when the window ends (DAY, MONTH), or when the oldest part of the minute is over
@@ -158,8 +156,7 @@ class LimitState:
         return max(self.ceiling - self.used - self.held, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
+class Reserved(msgspec.Struct, frozen=True):
     """An admitted call: the usage row is durable.
 
     `output_tokens` is how many are held; `limits` are all limits of the call's accounts, the leaf's
@@ -305,3 +302,11 @@ def check_amount(name: str, amount: int) -> None:
     """Raise ValueError unless `amount` is nano-dollars that a row can hold."""
     if type(amount) is not int or not 0 <= amount <= MAX_NANO:
         raise ValueError(f"{name} must be an integer of 0 to {MAX_NANO} nano-dollars")
+
+
+def _check_hold(nano: int, tokens: int) -> None:
+    """Raise ValueError unless both are amounts that a row can hold."""
+    if type(nano) is not int or not 0 <= nano <= MAX_NANO:
+        check_amount("nano", nano)  # it has the words; called only for them, as calls take time
+    if type(tokens) is not int or not 0 <= tokens <= MAX_TOKENS:
+        raise ValueError(f"tokens must be an integer of 0 to {MAX_TOKENS}")
