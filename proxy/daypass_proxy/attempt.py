@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+import msgspec
 from msgspec.structs import replace
 
 from daypass_core.claims import Claims
@@ -59,8 +60,7 @@ class Reply:
     body: bytes = field(default=b"", repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """A hold in the ledger: what was asked for and what was granted.
 
     `tariff` is None when the endpoint is not billed; its hold then is one of nothing.
