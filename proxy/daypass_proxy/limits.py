@@ -7,7 +7,7 @@ decided here but the words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -54,11 +54,13 @@ _PASSING = frozenset({Limit.TPM, Limit.RPM, Limit.CONCURRENCY})
 """What is free again after a minute or a call, so that nobody speaks of "used up"."""
 
 
-def told(states: Iterable[LimitState]) -> HeaderPairs:
+def told(states: Sequence[LimitState]) -> HeaderPairs:
     """Return the headers that tell the least that is left of each unit; none without a limit.
 
     `daypass-resets-at` is when the first figure among them that comes back by itself does so.
     """
+    if not states:
+        return ()
     usd = tokens = requests = _PLENTY
     usd_at = tokens_at = requests_at = None
     for state in states:

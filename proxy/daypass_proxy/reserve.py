@@ -35,7 +35,13 @@ async def reserve(
 
     Raises Refusal: unpriced_model, budget_exhausted, budget_held, rate_limited, store_unavailable.
     """
-    quoted = _quote(call, services) if call.billable else None
+    if call.billable:
+        quoted = _quote(call, services)
+        tariff, base = quoted.tariff, quoted.base
+        least, most, nano = quoted.output_least, quoted.output_most, quoted.output_nano
+    else:
+        tariff, base = None, Hold()
+        least = most = nano = 0
     reservation = Reservation(
         usage_id=usage_id,
         attempt=attempt,
@@ -48,10 +54,10 @@ async def reserve(
         endpoint=call.endpoint,
         model=call.model,
         stream=call.stream,
-        base=Hold() if quoted is None else quoted.base,
-        output_least=0 if quoted is None else quoted.output_least,
-        output_most=0 if quoted is None else quoted.output_most,
-        output_nano=0 if quoted is None else quoted.output_nano,
+        base=base,
+        output_least=least,
+        output_most=most,
+        output_nano=nano,
         whole=quoted is not None and quoted.whole,
     )
     try:
@@ -60,7 +66,7 @@ async def reserve(
         raise refuse(Code.STORE_UNAVAILABLE) from None
     if isinstance(answer, LedgerRefused):
         raise _refusal(answer, reservation, services)
-    return Held(reservation, answer, None if quoted is None else quoted.tariff)
+    return Held(reservation, answer, tariff)
 
 
 def fit(attempt: Attempt, provider: Provider) -> None:
