@@ -42,6 +42,7 @@ know the status yet: a 200 of ours could not be taken back when the provider ans
 answer that does not stream nothing fits in at any time; its client waits in silence.
 """
 KEEP_ALIVE = b": keep-alive\n\n"
+_UNFINISHED = Problem.of(Code.UPSTREAM_BROKEN)
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 _FRAMING = (b"content-length", b"content-encoding", b"transfer-encoding")
 
@@ -118,7 +119,7 @@ class _Stream:
     async def run(self, status: int, headers: HeaderPairs) -> None:
         """Pass everything on, then end as the stream ended."""
         attempt, meter = self._attempt, self._meter
-        problem = Problem.of(Code.UPSTREAM_BROKEN)
+        problem = _UNFINISHED
         try:
             with attempt.live.interruptible():
                 await self._exchange.start(status, _stream_headers(headers))
