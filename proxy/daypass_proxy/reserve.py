@@ -37,10 +37,10 @@ async def reserve(
     """
     if call.billable:
         quoted = _quote(call, services)
-        tariff, base = quoted.tariff, quoted.base
+        tariff, base, whole = quoted.tariff, quoted.base, quoted.whole
         least, most, nano = quoted.output_least, quoted.output_most, quoted.output_nano
     else:
-        tariff, base = None, Hold()
+        tariff, base, whole = None, Hold(), False
         least = most = nano = 0
     reservation = Reservation(
         usage_id=usage_id,
@@ -58,7 +58,7 @@ async def reserve(
         output_least=least,
         output_most=most,
         output_nano=nano,
-        whole=quoted is not None and quoted.whole,
+        whole=whole,
     )
     try:
         answer = await services.ledger.reserve(reservation)
