@@ -74,14 +74,15 @@ def quote(call: Call, prices: PriceTable, now: float) -> Quote:
     writers = call.models[: call.writers or None]
     priced = {model: _price(listing, call, model) for model in call.models}
     own = priced[call.model]
-    answer = max(_window(call, priced[model]) for model in writers)
+    asked = _long_context(call)
+    answer = max(asked, *[priced[model].context_window for model in writers])
     if call.max_output_tokens is not None:
         answer = min(call.max_output_tokens, answer)
-    text = _most_text(call, max(_window(call, price) for price in priced.values()))
+    text = _most_text(call, max(asked, *[price.context_window for price in priced.values()]))
     base, tokens, per_output = _fees(own, call), 0, 0
     for model in writers:
         price = priced[model]
-        first, again = _most_input(call, text, answer, _window(call, price))
+        first, again = _most_input(call, text, answer, max(asked, price.context_window))
         size = first + again * call.loops
         # The provider says the sum of all readings, and a threshold counts for that.
         per_in, per_out = _dearest(price, call, size, own=price is own)
@@ -90,7 +91,7 @@ def quote(call: Call, prices: PriceTable, now: float) -> Quote:
         per_output += per_out
     for extra in call.beside:
         price = priced[extra.model]
-        _, size = _most_input(call, text, answer, _window(call, price))
+        _, size = _most_input(call, text, answer, max(asked, price.context_window))
         written = answer if extra.output_tokens is None else extra.output_tokens
         per_in, per_out = _dearest(price, call, size, own=price is own)
         base += (per_in * size + per_out * written) * extra.passes
@@ -113,7 +114,7 @@ def likely_input(call: Call, tariff: Tariff) -> int:
     what nobody here has seen: what counted nothing could be sent for nothing, by hanging up on each
     answer.
     """
-    window = _window(call, tariff)
+    window = max(_long_context(call), tariff.context_window)
     if call.unseen:
         return window
     tokens = likely_tokens(call.body, call.image_bytes + call.document_bytes)
@@ -156,9 +157,12 @@ def _thinks_freely(call: Call, writers: list[Price]) -> bool:
     return call.thinks_freely or any(price.thinks_unasked for price in untold)
 
 
-def _window(call: Call, model: Price | Tariff) -> int:
-    """Return how many input tokens of `call` the provider would take."""
-    window = model.context_window
+def _long_context(call: Call) -> int:
+    """Return the context that a beta flag of `call` asks for in tokens, 0 without one.
+
+    A model may take so many input tokens then, or else as many as it does by itself.
+    """
+    window = 0
     for name, value in call.headers:
         if name == b"anthropic-beta":
             for millions in _LONG_CONTEXT.findall(value.lower()):
@@ -190,6 +194,9 @@ def _dearest(price: Price, call: Call, size: int, *, own: bool) -> tuple[int, in
     """
     multiple = _multiple(price, call, own=own)
     plans = _plans(price, call, own=own)
+    if len(plans) == 1:
+        per_in, per_out = plans[0].dearest(size, hour_cache=call.hour_cache)
+        return per_in * multiple, per_out * multiple
     rates = [plan.dearest(size, hour_cache=call.hour_cache) for plan in plans]
     return max(each[0] for each in rates) * multiple, max(each[1] for each in rates) * multiple
 

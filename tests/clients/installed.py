@@ -35,7 +35,9 @@ def _install_claude_code(folder: Path) -> None:
         shutil.copy(HERE / "claude_code" / name, folder)
     # The program is in the package; its install script would only copy those 400 MB once more.
     command = [str(_npm()), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    _run(command, folder, {"PATH": f"{_npm().parent}:{os.defpath}"})
+    extra = {"PATH": f"{_npm().parent}:{os.defpath}"}
+    authorities = os.environ.get("SSL_CERT_FILE")  # noqa: TID251 - of the registries, as uv reads it
+    _run(command, folder, {"NODE_EXTRA_CA_CERTS": authorities, **extra} if authorities else extra)
 
 
 def _npm() -> Path:

@@ -91,6 +91,8 @@ def parse(body: Buffer) -> dict[str, Any]:
         raise _invalid("request body must be a JSON object")
     if len(body) <= min(MAX_KEYS, MAX_VALUES) and _brackets(body) <= MAX_DEPTH:
         # So few bytes hold no more keys or values, and so few brackets nest no deeper.
+        if len(body) <= SMALL and _is_plain(document, body):
+            return document
         keys = _count_keys(document)
     else:
         keys = _check_shape(document)
