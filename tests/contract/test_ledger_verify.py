@@ -76,6 +76,7 @@ async def test_the_command(
 ) -> None:
     """Exit code 0 when all is right, 1 with discrepancies, 2 unread; text, or JSON for machines."""
     monkeypatch.setattr(main_module, "harden", lambda: None)
+    monkeypatch.setattr(main_module, "configure", lambda service, level: None)
     await fill(store)
     assert main_module.main(["verify", store.address]) == 0
     assert "every account is the sum" in capsys.readouterr().out
