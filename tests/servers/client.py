@@ -25,7 +25,11 @@ class RawStream:
         """Connect to an origin and send raw bytes."""
         parts = urlsplit(url)
         sock = socket.create_connection((parts.hostname or "", parts.port or 80), timeout)
-        sock.sendall(request)
+        try:
+            sock.sendall(request)
+        except OSError:
+            sock.close()
+            raise
         return cls(sock)
 
     @classmethod

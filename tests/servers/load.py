@@ -109,10 +109,12 @@ class Streams:
     def _stream(self, url: str, choose: random.Random) -> bool:
         stream = RawStream.post(url, self._token, BODY)
         events = choose.randrange(len(message_stream(MODEL)) + 1) if self._abort else None
-        while not stream.complete and (events is None or stream.body.count(b"\n\n") < events):
-            if not stream.read_some():
-                break
-        stream.close()
+        try:
+            while not stream.complete and (events is None or stream.body.count(b"\n\n") < events):
+                if not stream.read_some():
+                    break
+        finally:
+            stream.close()
         if not stream.head:
             return events == 0 and self._note(aborted=0)
         with self._changed:
