@@ -30,6 +30,7 @@ class Beside(msgspec.Struct, frozen=True):
 class Asked(msgspec.Struct, frozen=True):
     """What one body asks for; `models` holds every model it may be billed for, its own first.
 
+    `images` and `documents` count blocks, of whatever size.
     The first `writers` of them may write the answer (0: all). `thinking_tokens` is how many tokens
     of thinking may come before any of it (0: none; None: as the model does by itself), by their
     budgets; `thinks_freely`: there is thinking without one, so all of the answer may be. `searches`
@@ -73,12 +74,11 @@ class BodyChecker(Protocol):
         ...
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One admitted-to-be inference request, already checked against the scope.
+class Call(Asked, frozen=True, kw_only=True):
+    """One admitted-to-be inference request, already checked against the scope: what, and where to.
 
-    `headers` is everything that goes up except the credential, host and content-length; `models`
-    holds every model the request may be billed for, `model` first. `images` and `documents` count
-    blocks. `billable` calls pass the ledger. The rest is as in `Asked`.
+    `headers` is everything that goes up except the credential, host and content-length; `model` is
+    the first of `models`. `billable` calls pass the ledger.
     """
 
     provider: str
@@ -89,27 +89,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     headers: HeaderPairs
     body: bytes
     model: str
-    models: tuple[str, ...]
-    max_output_tokens: int | None
-    stream: bool
-    images: int
-    documents: int
     billable: bool
-    writers: int = 0
-    thinking_tokens: int | None = None
-    thinks_freely: bool = False
-    searches: int = 0
-    loops: int = 0
-    found: int = 0
-    image_bytes: int = 0
-    document_bytes: int = 0
-    unseen: bool = False
-    hosted_tools: int = 0
-    hour_cache: bool = True
-    speed: str | None = None
-    service_tier: str | None = None
-    inference_geo: str | None = None
-    beside: tuple[Beside, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

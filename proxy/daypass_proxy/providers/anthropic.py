@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from functools import lru_cache, partial
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from daypass_core.problem import Code, Problem, refuse
 from daypass_core.scope import Detail
@@ -87,6 +87,7 @@ class Anthropic:
         else:
             body, asked = await self._read_slowly(exchange, body, detail, billable, sandbox)
         return Call(
+            **asdict(asked),
             provider=NAME,
             endpoint=endpoint,
             method="POST",
@@ -95,27 +96,7 @@ class Anthropic:
             headers=exchange.head.once(_up),
             body=body,
             model=asked.models[0],
-            models=asked.models,
-            max_output_tokens=asked.max_output_tokens,
-            stream=asked.stream,
-            images=asked.images,
-            documents=asked.documents,
             billable=billable,
-            writers=asked.writers,
-            thinking_tokens=asked.thinking_tokens,
-            thinks_freely=asked.thinks_freely,
-            searches=asked.searches,
-            loops=asked.loops,
-            found=asked.found,
-            image_bytes=asked.image_bytes,
-            document_bytes=asked.document_bytes,
-            unseen=asked.unseen,
-            hosted_tools=asked.hosted_tools,
-            hour_cache=asked.hour_cache,
-            speed=asked.speed,
-            service_tier=asked.service_tier,
-            inference_geo=asked.inference_geo,
-            beside=asked.beside,
         )
 
     async def _read_slowly(
