@@ -7,7 +7,7 @@ UV_VERSION := 0.13.9
 export UV_PYTHON_DOWNLOADS := never
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help setup check format test test-unit test-crashes fuzz demo dev bench-quick bench-full bench-ledger prices vectors lock build clean
+.PHONY: help setup check format test test-unit test-crashes test-revocations test-clients fuzz demo dev bench-quick bench-full bench-keys bench-ledger prices vectors lock build clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,12 @@ test-unit: setup ## run the unit tests only (seconds)
 test-crashes: setup ## kill the proxy and PostgreSQL 20 times each under 50 streams (3 minutes)
 	@$(PY) -m pytest -q tests/integration/test_crashes.py --crash-rounds 20
 
+test-revocations: setup ## race 200 revocations against 50 exchanges each, then restart all (10 minutes)
+	@$(PY) -m pytest -q tests/integration/test_revocation_fleet.py -k issued_before_or_during --revocation-rounds 200
+
+test-clients: setup ## drive every real client through every answer of ours, and directly (15 minutes)
+	@$(PY) -m tests.clients.matrix
+
 FUZZ_SECONDS ?= 60
 fuzz: setup ## drive every fuzz target for a minute (FUZZ_SECONDS=…); findings lie in build/fuzz
 	@set -e; for target in $(notdir $(wildcard tests/fuzz/corpus/*)); do \
@@ -64,8 +70,14 @@ bench-quick: setup ## CPU per request as ratios to nginx and HAProxy (about a mi
 bench-full: setup ## the same beside every peer and case, peers installed into .cache (15 minutes)
 	@$(PY) -m bench full
 
+bench-keys: setup ## what issuing costs with keys in files and in OpenBao (30 seconds)
+	@$(PY) -m bench.keys
+
 bench-ledger: setup ## admissions and settlements a second on SQLite and PostgreSQL (3 minutes)
 	@$(PY) -m bench.ledger
+
+bench-revocation: setup ## how long what was revoked is still accepted, as a histogram (4 minutes)
+	@$(PY) -m bench.revocation
 
 prices: setup ## write proxy/daypass_proxy/prices.json anew from the pinned price data
 	@$(PY) proxy/tools/make_prices.py
@@ -75,7 +87,7 @@ vectors: setup ## write tests/vectors anew
 
 lock: .cache/uv/bin/uv ## resolve dependencies anew (packages younger than 7 days are held back)
 	@$(UV) lock --upgrade
-	@for each in anthropic1 npm; do \
+	@for each in anthropic1 npm openai3 frameworks matrix/locks/aider matrix/locks/llm; do \
 		$(UV) pip compile -q --generate-hashes --no-header --no-annotate tests/clients/$$each.in -o tests/clients/$$each.txt || exit 1; done
 
 build: setup ## build the wheels of all five distributions into dist/

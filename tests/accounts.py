@@ -5,7 +5,7 @@ from typing import Any
 from daypass_proxy.ledger.account import COLUMNS, Account
 
 _FRESH: dict[str, Any] = dict.fromkeys(COLUMNS) | dict.fromkeys(
-    COLUMNS[COLUMNS.index("spent_nano") :], 0
+    COLUMNS[COLUMNS.index("lent_nano") :], 0
 )
 
 

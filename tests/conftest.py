@@ -31,8 +31,9 @@ skipped: list[str] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run kill processes more often than an ordinary one does."""
+    """Let a run kill processes and race revocations more often than an ordinary one does."""
     parser.addoption("--crash-rounds", type=int, default=8, help="kills of each crash test")
+    parser.addoption("--revocation-rounds", type=int, default=5, help="races of a revocation")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from typing import Any
 from daypass_proxy.ledger import Hold, Outcome, Reservation, Settlement, Usage
 from daypass_proxy.ledger.book import Book
 from tests.fakes.ledger_store import MemoryStore
+from tests.slices import left
 
 NOW = 1_800_000_000_000  # 2027-01-15, 08:00 UTC
 LEASE_MS = 60_000
@@ -66,7 +67,10 @@ class Desk:
         self.one("reap", self.store.expired(self.now, 1000))
 
     def recount(self) -> None:
-        """Fail unless every account is the sum of its rows, by the row and by the window."""
+        """Fail unless every account is the sum of its rows, by the row and by the window.
+
+        What it has set aside is what its children have left of their slices.
+        """
         for name, kept in self.store.accounts_kept.items():
             mine = [row for row in self.store.usage.values() if name in row["accounts"].split(" ")]
             held = [row for row in mine if row["state"] == "open"]
@@ -86,3 +90,5 @@ class Desk:
             ):
                 inside = [row for row in done if start <= row["settled_at"] < until]
                 assert spent == sum(row["cost_nano"] for row in inside)
+            children = [one for one in self.store.accounts_kept.values() if one.parent == name]
+            assert kept.set_aside_nano == sum(map(left, children))

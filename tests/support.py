@@ -102,6 +102,7 @@ def make_claims(
     issuer: str = ISSUER,
     audience: str = AUDIENCE,
     scope: Scope | None = None,
+    source: tuple[str, ...] = (),
 ) -> Claims:
     """Return claims as the broker would issue them at `now`."""
     return Claims(
@@ -117,6 +118,7 @@ def make_claims(
         not_before=now,
         expires_at=now + ttl,
         scope=scope or make_scope(),
+        source=source,
     )
 
 

@@ -1,8 +1,8 @@
 """The broker's command line: serve, and what must be possible before anything is served.
 
-`migrate`, `credential create` and `apply` work on the database directly: whoever may read its URL
-is the first administrator. Answers go to standard output, problems as one sentence to standard
-error. Exit codes: 0 done, 1 refused or failed, 2 wrong usage or settings.
+`migrate`, `credential create`, `apply` and `keys replace` work on the database directly: whoever
+may read its URL is the first administrator. Answers go to standard output, problems as one sentence
+to standard error. Exit codes: 0 done, 1 refused or failed, 2 wrong usage or settings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from pathlib import Path
 import sqlalchemy as sa
 
 import daypass_migrations
-from daypass_broker import admin, app, credential, db, policy_store, revocation, settings, tls
+from daypass_broker import (
+    admin,
+    app,
+    credential,
+    db,
+    key_ring,
+    policy_store,
+    revocation,
+    settings,
+    tls,
+)
 from daypass_broker.act import SYSTEM, Act, acting
 from daypass_broker.credential import Role
 from daypass_broker.fields import FieldError
@@ -84,6 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     apply.add_argument("file", type=Path, metavar="FILE", help="YAML or JSON")
     apply.add_argument("--dry-run", action="store_true", help="say what would change, no more")
     apply.add_argument("--json", action="store_true", help="print one JSON object")
+    keys = commands.add_parser("keys", help="signing keys")
+    actions = keys.add_subparsers(required=True, metavar="ACTION")
+    _add(actions, "replace", _replace_keys, "make new signing keys for those whose files are lost")
     _add(commands, "openapi", _openapi, "print the OpenAPI document of the admin listener")
     certificates = _add(commands, "tls", _tls, "make or renew our own CA and a server certificate")
     certificates.add_argument("--dir", type=Path, required=True, help="where the files go")
@@ -150,6 +163,23 @@ def _apply(options: argparse.Namespace) -> None:
         print("nothing to change")
     if summary.dry_run:
         print("dry run: nothing was written")
+
+
+def _replace_keys(_: argparse.Namespace) -> None:
+    read = _environment()
+    database_url, key_settings = settings.database_url(read), settings.keys(read)
+    read.done()
+    engine = db.connect(database_url)
+    try:
+        stores, options = key_ring.open_stores(key_settings), key_ring.options(key_settings)
+        ring = key_ring.KeyRing(engine, stores, new_id, **options)
+        replaced = ring.replace_lost(lambda lock: acting(engine, SYSTEM, new_id, lock=lock))
+    finally:
+        engine.dispose()
+    for purpose in replaced:
+        print(f"replaced the {purpose} key: what the lost one signed stays good until it expires")
+    if not replaced:
+        print("nothing to replace: every active key can be used")
 
 
 def _openapi(_: argparse.Namespace) -> None:

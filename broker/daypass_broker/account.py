@@ -19,7 +19,7 @@ from daypass_broker.audit import AuditTag
 from daypass_broker.credential import Principal
 from daypass_broker.limits import Key, Limits, Value
 from daypass_broker.policy import Tenant
-from daypass_core.claims import account_id
+from daypass_core.claims import account_id, grant_account_id
 from daypass_core.problem import Code, refuse
 
 _MINUTE_MS = 60_000
@@ -34,6 +34,26 @@ def make(act: Act, sandbox: str, tenant: Tenant, given: Limits) -> None:
     """Write the account of a new sandbox."""
     ident = account_id(sandbox)
     _insert(act, ident, "sandbox", tenant.name, sandbox, tenant.time_zone, given)
+
+
+def make_child(act: Act, grant: str, buyer: sa.Row[Any], given: Limits) -> None:
+    """Write the account of a grant bought by another, whose account is its parent.
+
+    A ceiling among the limits is a slice, which the caller sets aside in the buyer's account.
+    """
+    act.conn.execute(
+        sa.insert(schema.account).values(
+            id=grant_account_id(grant),
+            kind="grant",
+            tenant=buyer.tenant,
+            sandbox=buyer.sandbox,
+            parent=buyer.id,
+            time_zone=buyer.time_zone,
+            sliced=0 if given.ceiling_nano is None else 1,
+            updated_at=act.at,
+            **given.columns(),
+        )
+    )
 
 
 def put_tenants(act: Act, tenants: Sequence[Tenant]) -> None:
@@ -97,6 +117,17 @@ def terms(conn: sa.Connection, sandbox: str, tenant: str) -> Limits:
     """Return how the calls of a sandbox are held: as its account says, its tenant's, or usually."""
     own, parent = load(conn, account_id(sandbox)), load(conn, tenant_id(tenant))
     return limits.terms(own.below(parent).below(limits.USUAL))
+
+
+def most(rows: Sequence[sa.Row[Any]]) -> Limits:
+    """Return the most that one bought from the first of these accounts may have of each limit.
+
+    `rows` are an account and its parents; what one does not limit, the next one may.
+    """
+    found = limits.UNLIMITED
+    for row in rows:
+        found = found.below(Limits(**{name: row._mapping[name] for name in found.columns()}))
+    return found.below(limits.USUAL)
 
 
 def states(conn: sa.Connection, account: str) -> dict[str, dict[str, object]]:
@@ -166,7 +197,9 @@ def _minute(row: sa.Row[Any], now: int, column: int, held: int) -> _Taken:
 
 
 _TAKEN: dict[str, Callable[[sa.Row[Any], int], _Taken]] = {
-    "ceiling_nano": lambda row, _: _Taken(row.spent_nano, row.reserved_nano),
+    "ceiling_nano": lambda row, _: _Taken(
+        row.spent_nano, row.reserved_nano + row.lent_nano - row.lent_used_nano
+    ),
     "day_ceiling_nano": lambda row, now: _window(row, now, "day"),
     "month_ceiling_nano": lambda row, now: _window(row, now, "month"),
     "token_ceiling": lambda row, _: _Taken(row.tokens_spent, row.tokens_reserved),

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 
 import sqlalchemy as sa
 from starlette.applications import Starlette
@@ -18,22 +19,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import daypass_migrations
-from daypass_broker import db, health, oauth
+from daypass_broker import db, health, oauth, reaper
 from daypass_broker.admin import admin_app
 from daypass_broker.issue import TokenEndpoint
-from daypass_broker.keys import KeyRing
+from daypass_broker.key_ring import open_ring
+from daypass_broker.periodic import Periodic, repeat
 from daypass_broker.services import Services
 from daypass_broker.settings import Settings
 from daypass_broker.signing import Signer
 from daypass_core.clock import StoreClock
 from daypass_core.ids import new_id
-from daypass_core.log import event, get_logger
 from daypass_core.server import Listener, TlsFiles, serve
 
-log = get_logger(__name__)
-
-_CLOCK_SECONDS = 5.0
-# Proxies keep the key set this long; a new key must be published longer than that before use.
+# Verifiers may keep the key set this long; key_rotation.NOTICE_MS is longer.
 _JWKS_HEADERS = {"cache-control": "public, max-age=300"}
 
 
@@ -75,10 +73,8 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         stack.callback(engine.dispose)
         clock = StoreClock()
         await asyncio.to_thread(_set_clock, engine, clock)
-        keys = await asyncio.to_thread(KeyRing.load, engine, settings.keys_dir, new_id)
-        keeping_time = asyncio.create_task(_keep_time(engine, clock))
-        stack.push_async_callback(_cancelled, keeping_time)
-        yield Services(
+        keys = await asyncio.to_thread(open_ring, engine, settings.keys, new_id)
+        services = Services(
             engine=engine,
             clock=clock,
             settings=settings,
@@ -86,15 +82,31 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             keys=keys,
             new_id=new_id,
         )
+        for task in _tasks(services, clock):
+            stack.push_async_callback(_cancelled, asyncio.create_task(repeat(task)))
+        yield services
+
+
+def _tasks(services: Services, clock: StoreClock) -> tuple[Periodic, ...]:
+    """Return everything the broker does by itself: name, pause in seconds, work (in a thread)."""
+    return (
+        # The machine's monotonic clock stands still while it is suspended, the store's does not.
+        Periodic("clock", 5.0, partial(_set_clock, services.engine, clock)),
+        # Well below key_rotation.SHORT_NOTICE_MS: all brokers publish a key before one signs.
+        Periodic("keys", 1.0, services.keys.refresh),
+        Periodic("reaper", reaper.REAP_SECONDS, partial(reaper.reap, services)),
+        Periodic("slices", reaper.REAP_SECONDS, partial(reaper.give_back, services)),
+        Periodic("pruner", reaper.PRUNE_SECONDS, partial(reaper.prune, services)),
+    )
 
 
 def internal_app(services: Services) -> Starlette:
     """Return what answers the proxy: tokens, the keys they verify with, health."""
-    # Both documents are written once: nobody can make us work, or ask the store, by fetching them.
-    key_set = json.dumps(services.keys.jwks(), separators=(",", ":"), sort_keys=True).encode()
+    # Neither document asks the store: nobody can make us work by fetching them.
     metadata = json.dumps(oauth.metadata(services.settings.issuer)).encode()
 
     async def jwks(_: Request) -> Response:
+        key_set = json.dumps(services.keys.jwks(), separators=(",", ":"), sort_keys=True).encode()
         return Response(key_set, headers=_JWKS_HEADERS, media_type="application/json")
 
     async def discovery(_: Request) -> Response:
@@ -134,16 +146,6 @@ def _check_schema(database_url: str) -> None:
 def _set_clock(engine: sa.Engine, clock: StoreClock) -> None:
     with db.read(engine) as conn:
         clock.set(db.now_ms(conn) / 1000)
-
-
-async def _keep_time(engine: sa.Engine, clock: StoreClock) -> None:
-    """Follow the store's clock: the machine's monotonic one stands still while it is suspended."""
-    while True:
-        await asyncio.sleep(_CLOCK_SECONDS)
-        try:
-            await asyncio.to_thread(_set_clock, engine, clock)
-        except db.StoreUnavailable:
-            event(log, "store_clock_not_read")
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -119,6 +119,13 @@ class Fields:
             raise self.error(name, f"must be an integer from {least} to {most}")
         return value
 
+    def flag(self, name: str) -> bool | None:
+        """Take true or false."""
+        value = self.raw(name)
+        if value is not None and not isinstance(value, bool):
+            raise self.error(name, "must be true or false")
+        return value
+
     def usd(self, name: str) -> int | None:
         """Take an amount of US dollars, as nano-dollars."""
         value = self.raw(name)

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 import sqlalchemy as sa
 
-from daypass_broker import db, times
+from daypass_broker import db, slices, source, times
 from daypass_broker.oauth import FEDERATION_RULE_ID
 from daypass_broker.services import Services
 from daypass_broker.settings import Settings
@@ -31,21 +31,32 @@ LOOPBACK_URL = "http://127.0.0.1:8788"
 
 def view(row: sa.Row[Any], now: int) -> dict[str, object]:
     """Describe a sandbox to its keepers; `now` is epoch seconds."""
-    remaining = None if row.ceiling_nano is None else _remaining(row)
+    free = slices.free_nano(row)
     return {
         **_described(row, now),
         "spent_usd": _usd(row.spent_nano),
         "reserved_usd": _usd(row.reserved_nano),
-        "remaining_usd": _usd(remaining),
+        "remaining_usd": _usd(None if free is None else max(free, 0)),
         "overdraft_usd": _usd(row.overdraft_nano),
+        "source_bound": row.source_bound,
+        "on_clone": row.on_clone,
+        "heartbeat_at": _moment(row.heartbeat_at if row.state == "active" else None),
+        "activated_at": _moment(row.activated_at),
+        "rule": row.rule,
+        "identity": None if row.identity is None else db.from_json(row.identity),
         "created_by": row.created_by,
         "created_at": times.format_ms(row.created_at),
-        "ended_at": None if row.ended_at is None else times.format_ms(row.ended_at),
+        "ended_at": _moment(row.ended_at),
     }
 
 
 def handout(services: Services, row: sa.Row[Any], now: int) -> dict[str, object]:
-    """Return everything that starts the sandbox; `now` is epoch seconds."""
+    """Return everything that starts the sandbox; `now` is epoch seconds.
+
+    One that has no launch credential, because it is idle or attested, is only described.
+    """
+    if row.state == "idle" or row.launch == "attested":
+        return view(row, now)
     credential = services.signer.sign_launch(_launch_claims(services.settings, row))
     return {
         **_described(row, now, credential=credential),
@@ -55,7 +66,8 @@ def handout(services: Services, row: sa.Row[Any], now: int) -> dict[str, object]
 
 
 def _described(row: sa.Row[Any], now: int, **launch: str) -> dict[str, object]:
-    deadline = times.format_second(row.deadline)
+    # The time of an idle sandbox has not begun.
+    deadline = None if row.state == "idle" else times.format_second(row.deadline)
     return {
         "id": row.id,
         "tenant": row.tenant,
@@ -68,6 +80,10 @@ def _described(row: sa.Row[Any], now: int, **launch: str) -> dict[str, object]:
         "budget_usd": _usd(row.ceiling_nano),
         "authorization_details": db.from_json(row.scope),
         "labels": db.from_json(row.labels),
+        "source": source.document(row.source),
+        "heartbeat_seconds": row.heartbeat_s,
+        "vendor": row.vendor,
+        "vendor_id": row.vendor_id,
     }
 
 
@@ -121,8 +137,8 @@ def _state(row: sa.Row[Any], now: int) -> str:
     return "expired" if row.state == "active" and row.deadline <= now else str(row.state)
 
 
-def _remaining(row: sa.Row[Any]) -> int:
-    return max(0, int(row.ceiling_nano - row.spent_nano - row.reserved_nano))
+def _moment(ms: int | None) -> str | None:
+    return None if ms is None else times.format_ms(ms)
 
 
 def _usd(nano: int | None) -> str | None:

@@ -3,8 +3,9 @@
 A launch credential is spent once and starts a lineage at generation 1; each renewal moves it on by
 one. A copy betrays itself: whoever comes second with the launch credential, or with a generation
 the lineage has left, is a clone, and the lineage is quarantined, because nobody can tell which of
-the two is the thief. Parallel processes of one sandbox have `GRACE_MS` to come with the generation
-before the current one. Every function runs inside the caller's write transaction.
+the two is the thief; unless the profile welcomes copies, see `clone`. Parallel processes of one
+sandbox share a step: a generation stays the current one for `GRACE_MS`, and as long is the one
+before it taken for it. Every function runs inside the caller's write transaction.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ GRACE_MS = 10_000
 
 LAUNCH_REUSED = "launch_reused"
 CLONE = "clone"
+ALARMS = (LAUNCH_REUSED, CLONE)
+"""The reasons to refuse that mean that there are two."""
 _NEW_LAUNCH = "; ask your orchestrator for a new launch credential of this sandbox"
 
 
@@ -34,7 +37,14 @@ class Generation:
     number: int
 
 
-def start(act: Act, sandbox: sa.Row[Any]) -> Generation | Refused:
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Who comes is a copy of a sandbox whose profile welcomes copies; `reason` is of `ALARMS`."""
+
+    reason: str
+
+
+def start(act: Act, sandbox: sa.Row[Any]) -> Generation | Refused | Copy:
     """Spend the launch credential of this sandbox and start its lineage.
 
     The credential is claimed by one conditional update, so of two at once one gets it. A second
@@ -43,12 +53,10 @@ def start(act: Act, sandbox: sa.Row[Any]) -> Generation | Refused:
     unspent = (schema.sandbox.c.id == sandbox.id) & schema.sandbox.c.launch_used_at.is_(None)
     spend = sa.update(schema.sandbox).where(unspent).values(launch_used_at=act.at)
     if act.conn.execute(spend).rowcount != 1:
-        _raise_alarm(act, sandbox, LAUNCH_REUSED)
-        return Refused(
-            LAUNCH_REUSED, "launch credential was used before, it works once" + _NEW_LAUNCH
-        )
+        told = "launch credential was used before, it works once"
+        return _raise_alarm(act, sandbox, LAUNCH_REUSED, told)
     # Whoever held a lineage from an earlier, since replaced launch credential holds nothing now.
-    _quarantine(act, sandbox, "superseded")
+    supersede(act, sandbox)
     lineage_id = act.new_id("lin")
     act.conn.execute(
         sa.insert(schema.lineage).values(
@@ -64,11 +72,12 @@ def start(act: Act, sandbox: sa.Row[Any]) -> Generation | Refused:
     return Generation(lineage_id, 1)
 
 
-def advance(act: Act, sandbox: sa.Row[Any], presented: Generation) -> Generation | Refused:
+def advance(act: Act, sandbox: sa.Row[Any], presented: Generation) -> Generation | Refused | Copy:
     """Return the generation that follows `presented`.
 
-    The current generation rotates. The one before it gets the current one once more while its
-    grace lasts. Anything else is a clone.
+    The current generation rotates once it is `GRACE_MS` old; until then both it and the one before
+    it get it once more. Anything else is a clone. Were a young one to rotate too, two processes
+    that renew at once would leave a third, with the same answer still to come, two steps behind.
     """
     table = schema.lineage
     row = act.conn.execute(
@@ -80,6 +89,9 @@ def advance(act: Act, sandbox: sa.Row[Any], presented: Generation) -> Generation
         return Refused("unknown_lineage", "renewal credential is not known here" + _NEW_LAUNCH)
     if row.state != "active":
         return Refused("lineage_quarantined", "renewal credential is quarantined" + _NEW_LAUNCH)
+    young = act.at - row.rotated_at <= GRACE_MS
+    if young and presented.number in (row.generation, row.generation - 1):
+        return Generation(row.id, row.generation)
     if presented.number == row.generation:
         following = presented.number + 1
         act.conn.execute(
@@ -89,15 +101,20 @@ def advance(act: Act, sandbox: sa.Row[Any], presented: Generation) -> Generation
         )
         _tell(act, AuditTag.LINEAGE_ROTATED, sandbox, row.id, {"generation": following})
         return Generation(row.id, following)
-    if presented.number == row.generation - 1 and act.at - row.rotated_at <= GRACE_MS:
-        return Generation(row.id, row.generation)
-    _raise_alarm(act, sandbox, CLONE)
-    return Refused(CLONE, "renewal credential was used before, this is a copy" + _NEW_LAUNCH)
+    return _raise_alarm(act, sandbox, CLONE, "renewal credential was used before, this is a copy")
 
 
-def _raise_alarm(act: Act, sandbox: sa.Row[Any], kind: str) -> None:
+def supersede(act: Act, sandbox: sa.Row[Any]) -> None:
+    """End what was started with an earlier launch credential."""
+    _quarantine(act, sandbox, "superseded")
+
+
+def _raise_alarm(act: Act, sandbox: sa.Row[Any], kind: str, told: str) -> Refused | Copy:
     audit.count(act.conn, sandbox.id, kind, act.at)
+    if sandbox.on_clone == "child":
+        return Copy(kind)
     _quarantine(act, sandbox, kind)
+    return Refused(kind, told + _NEW_LAUNCH)
 
 
 def _quarantine(act: Act, sandbox: sa.Row[Any], cause: str) -> None:

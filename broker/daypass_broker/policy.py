@@ -10,14 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from daypass_broker import limits
+from daypass_broker import limits, source
 from daypass_broker.fields import Fields
 from daypass_broker.limits import UNLIMITED, UTC, Limits
 from daypass_core.claims import MAX_ACCESS_LIFE
 from daypass_core.problem import Code, Refusal, refuse
 from daypass_core.scope import Scope, ScopeError, narrow, parse_scope
+from daypass_core.source import ANY
 
 LAUNCH_MODES = ("reusable", "single_use")
+ON_CLONE = ("quarantine", "revoke", "child")
+"""What becomes of a copied sandbox: nobody renews, all ends, or the copy gets its own grant."""
+MAX_DEPTH = 3
+"""How many grants may stand below a sandbox's root."""
+MIN_HEARTBEAT_SECONDS = 10
 MAX_LIFETIME_SECONDS = 24 * 3600
 _LIFETIME_SECONDS = 4 * 3600
 _TOKEN_TTL_SECONDS = 600
@@ -29,7 +35,8 @@ ISSUANCE_BUCKET = 60.0
 class Profile:
     """What a sandbox may be given: its defaults, and the limits of what it may ask for.
 
-    `limits` are those without two bounds: all but the budget.
+    `limits` are those without two bounds: all but the budget. `source` is as in a sandbox's row. A
+    sandbox that nobody says to be alive for `heartbeat_s` is ended.
     """
 
     name: str
@@ -41,6 +48,10 @@ class Profile:
     token_ttl_s: int
     launch: str
     limits: Limits = UNLIMITED
+    source: str = ANY
+    on_clone: str = ON_CLONE[0]
+    heartbeat_s: int | None = None
+    max_depth: int = MAX_DEPTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,8 @@ class Wish:
     lifetime_s: int | None = None
     token_ttl_s: int | None = None
     limits: Limits = UNLIMITED
+    source: str | None = None
+    heartbeat_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +95,9 @@ class Allotment:
     lifetime_s: int
     token_ttl_s: int
     limits: Limits
+    source: str
+    on_clone: str
+    heartbeat_s: int | None
 
 
 def parse(document: object, *, min_token_ttl: int) -> Policy:
@@ -106,9 +122,10 @@ def allot(profile: Profile, tenant: Tenant, wish: Wish, *, min_token_ttl: int) -
     seconds = (
         ("lifetime_seconds", wish.lifetime_s, profile.max_lifetime_s),
         ("token_ttl_seconds", wish.token_ttl_s, profile.token_ttl_s),
+        ("heartbeat_seconds", wish.heartbeat_s, profile.heartbeat_s),
     )
     for field, wanted, most in seconds:
-        if wanted is not None and wanted > most:
+        if wanted is not None and most is not None and wanted > most:
             raise _beyond(profile, field, f"must be at most {most}")
     if wish.token_ttl_s is not None and wish.token_ttl_s < min_token_ttl:
         raise refuse(
@@ -124,6 +141,9 @@ def allot(profile: Profile, tenant: Tenant, wish: Wish, *, min_token_ttl: int) -
         lifetime_s=_given(wish.lifetime_s, profile.lifetime_s),
         token_ttl_s=_given(wish.token_ttl_s, profile.token_ttl_s),
         limits=wish.limits.below(replace(profile.limits, ceiling_nano=profile.budget_nano)),
+        source=_bound(profile, wish.source),
+        on_clone=profile.on_clone,
+        heartbeat_s=profile.heartbeat_s if wish.heartbeat_s is None else wish.heartbeat_s,
     )
 
 
@@ -146,6 +166,13 @@ def _narrowed(profile: Profile, wanted: Scope | None) -> Scope:
         raise _beyond(profile, error.field, error.reason) from None
 
 
+def _bound(profile: Profile, wanted: str | None) -> str:
+    try:
+        return source.narrowed(profile.source, wanted)
+    except ValueError as error:
+        raise _beyond(profile, "source", str(error)) from None
+
+
 def _beyond(profile: Profile, field: str, reason: str) -> Refusal:
     return refuse(
         Code.BEYOND_PROFILE,
@@ -162,8 +189,12 @@ def _profile(name: str, fields: Fields, min_token_ttl: int) -> Profile:
     most_lifetime = fields.integer("max_lifetime_seconds", least=1, most=MAX_LIFETIME_SECONDS)
     ttl = fields.integer("token_ttl_seconds", least=min_token_ttl, most=MAX_ACCESS_LIFE)
     launch = fields.text("launch", choices=LAUNCH_MODES)
+    on_clone = fields.text("on_clone", choices=ON_CLONE)
+    depth = fields.integer("max_depth", least=0, most=MAX_DEPTH)
+    heartbeat = read_heartbeat(fields)
     scope = _scope(fields)
     others = limits.read(fields, budget=False)
+    bound = source.read(fields)
     fields.done()
     profile = Profile(
         name=name,
@@ -175,12 +206,25 @@ def _profile(name: str, fields: Fields, min_token_ttl: int) -> Profile:
         token_ttl_s=_given(ttl, max(_TOKEN_TTL_SECONDS, min_token_ttl)),
         launch=launch or LAUNCH_MODES[0],
         limits=others,
+        source=bound or ANY,
+        on_clone=on_clone or ON_CLONE[0],
+        heartbeat_s=heartbeat,
+        max_depth=_given(depth, MAX_DEPTH),
     )
     if profile.max_budget_nano < profile.budget_nano:
         raise fields.error("max_budget_usd", "must be at least budget_usd")
+    if profile.on_clone == "child" and not profile.max_depth:
+        raise fields.error("on_clone", "child needs a max_depth of at least 1")
     if profile.max_lifetime_s < profile.lifetime_s:
         raise fields.error("max_lifetime_seconds", "must be at least lifetime_seconds")
     return profile
+
+
+def read_heartbeat(fields: Fields) -> int | None:
+    """Take `heartbeat_seconds`; raises FieldError."""
+    return fields.integer(
+        "heartbeat_seconds", least=MIN_HEARTBEAT_SECONDS, most=MAX_LIFETIME_SECONDS
+    )
 
 
 def _scope(fields: Fields) -> Scope:

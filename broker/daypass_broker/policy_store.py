@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from daypass_broker import account, db, fields, limits, policy, schema
+from daypass_broker import account, db, fields, limits, policy, schema, source
 from daypass_broker.act import Act
 from daypass_broker.audit import AuditTag
 from daypass_broker.policy import Policy, Profile, Tenant
@@ -101,6 +101,10 @@ def load_profile(conn: sa.Connection, name: str) -> Profile | None:
         token_ttl_s=row.token_ttl_s,
         launch=row.launch,
         limits=limits.from_document(db.from_json(row.limits)),
+        source=row.source,
+        on_clone=row.on_clone,
+        heartbeat_s=row.heartbeat_s,
+        max_depth=row.max_depth,
     )
 
 
@@ -181,6 +185,10 @@ def _profile_columns(profile: Profile) -> dict[str, Any]:
         "token_ttl_s": profile.token_ttl_s,
         "launch": profile.launch,
         "limits": db.to_json(profile.limits.document()),
+        "source": profile.source,
+        "on_clone": profile.on_clone,
+        "heartbeat_s": profile.heartbeat_s,
+        "max_depth": profile.max_depth,
     }
 
 
@@ -201,6 +209,10 @@ def _profile_document(row: sa.Row[Any]) -> dict[str, object]:
         "max_lifetime_seconds": row.max_lifetime_s,
         "token_ttl_seconds": row.token_ttl_s,
         "launch": row.launch,
+        "source": source.document(row.source),
+        "on_clone": row.on_clone,
+        **({} if row.heartbeat_s is None else {"heartbeat_seconds": row.heartbeat_s}),
+        "max_depth": row.max_depth,
         **db.from_json(row.limits),
     }
 

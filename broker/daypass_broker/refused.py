@@ -1,4 +1,4 @@
-"""A refusal at the token endpoint as a value: `standing`, `lineage` and `issue` decide it."""
+"""What the token endpoint decides instead of a token, as values: not at all, or not yet."""
 
 from __future__ import annotations
 
@@ -25,3 +25,10 @@ class Refused:
         return OAuthError(
             self.error, self.description, status=self.status, retry_after=self.retry_after
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TooSoon:
+    """Nothing may be issued before this epoch second: a cut-off covers everything earlier."""
+
+    second: int

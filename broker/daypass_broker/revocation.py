@@ -7,14 +7,14 @@ the write transaction is that lock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from daypass_broker import schema
 from daypass_broker.act import Act
-from daypass_core.revocation import CHANNEL
+from daypass_core.revocation import CHANNEL, Revocation, RevocationSet
 
 GLOBAL_IDENT = "*"
 
@@ -41,15 +41,25 @@ def current_version(conn: sa.Connection) -> int:
     return int(conn.execute(sa.select(schema.revocation_version.c.version)).scalar_one())
 
 
-def append(act: Act, scope: str, ident: str, not_before: int | None, reason: str) -> sa.Row[Any]:
+def append(
+    act: Act,
+    scope: str,
+    ident: str,
+    not_before: int | None,
+    reason: str,
+    *,
+    until: int | None = None,
+) -> sa.Row[Any]:
     """Write one row at the next version and return it; the caller holds `lock_version`.
 
-    `not_before` (epoch seconds) makes it a cut-off, None absolute.
+    `not_before` (epoch seconds) makes it a cut-off, None absolute. `until` is when nothing that it
+    ends is left, where that is known to be sooner than for others.
     """
     table = schema.revocation
     _prune(act)
     version = lock_version(act.conn) + 1
     row_id = act.new_id("rev")
+    usual = _expiry(scope, act.second if not_before is None else not_before)
     act.conn.execute(sa.update(schema.revocation_version).values(version=version))
     if act.conn.dialect.name == "postgresql":
         # Sent by the commit. Proxies poll the version anyway; this makes them look at once.
@@ -60,7 +70,7 @@ def append(act: Act, scope: str, ident: str, not_before: int | None, reason: str
             scope=scope,
             ident=ident,
             not_before=not_before,
-            expires_at=_expiry(scope, act.second if not_before is None else not_before),
+            expires_at=usual if until is None else min(until, usual),
             reason=reason,
             actor=act.actor,
             created_at=act.at,
@@ -95,6 +105,23 @@ def cut_off(
         (row.scope == "grant") & row.ident.in_(grants),
     )
     return conn.execute(sa.select(sa.func.max(row.not_before)).where(concerned)).scalar()
+
+
+def in_force(conn: sa.Connection, named: Mapping[str, Collection[str]]) -> RevocationSet:
+    """Return the revocations that name one of these, by scope, and the global ones."""
+    table = schema.revocation
+    concerned = sa.or_(
+        table.c.scope == "global",
+        *((table.c.scope == scope) & table.c.ident.in_(idents) for scope, idents in named.items()),
+    )
+    rows = conn.execute(
+        sa.select(table.c.scope, table.c.ident, table.c.not_before, table.c.expires_at).where(
+            concerned
+        )
+    )
+    return RevocationSet.from_rows(
+        Revocation(row.scope, row.ident, row.not_before, row.expires_at) for row in rows
+    )
 
 
 def newest(conn: sa.Connection, tenant: str | None, *, limit: int) -> list[sa.Row[Any]]:

@@ -1,4 +1,4 @@
-"""`POST /v1/sandboxes`, the asking half: the body read strictly, its tenant and profile found."""
+"""What is asked of a new or an idle sandbox: bodies read strictly, tenant and profile found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from daypass_broker import limits, policy_store, schema
+from daypass_broker import limits, policy, policy_store, schema, source
 from daypass_broker.credential import Principal
 from daypass_broker.fields import Fields
 from daypass_broker.policy import (
@@ -29,6 +29,14 @@ _LABEL = re.compile(r"[a-z0-9][a-z0-9._/-]{0,62}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
+class Vendor:
+    """Who runs the sandbox, and under which id; its webhooks name it so."""
+
+    name: str
+    ident: str
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxRequest:
     """A well-formed request; whether it may be granted is decided in `sandbox.create`."""
 
@@ -38,6 +46,18 @@ class SandboxRequest:
     labels: dict[str, str] = field(default_factory=dict)
     connect: str = CONNECTS[0]
     count: int | None = None
+    idle: bool = False
+    vendor: Vendor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """What becomes known when an idle sandbox is given out; None leaves what was registered."""
+
+    source: str | None = None
+    lifetime_s: int | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    vendor: Vendor | None = None
 
 
 def read(body: object) -> SandboxRequest:
@@ -52,13 +72,32 @@ def read(body: object) -> SandboxRequest:
             lifetime_s=fields.integer("lifetime_seconds", least=1, most=MAX_LIFETIME_SECONDS),
             token_ttl_s=fields.integer("token_ttl_seconds", least=1, most=MAX_ACCESS_LIFE),
             limits=limits.read(fields),
+            source=source.read(fields),
+            heartbeat_s=policy.read_heartbeat(fields),
         ),
         labels=_labels(fields),
         connect=fields.text("connect", choices=CONNECTS) or CONNECTS[0],
         count=fields.integer("count", least=1, most=MAX_COUNT),
+        idle=fields.flag("idle") or False,
+        vendor=_vendor(fields),
     )
     fields.done()
+    if request.vendor is not None and request.count is not None:
+        raise fields.error("vendor_id", "names one sandbox: leave it or count out")
     return request
+
+
+def read_activation(body: object) -> Activation:
+    """Read the decoded body of an activation; raises FieldError naming the field."""
+    fields = Fields(body)
+    activation = Activation(
+        source=source.read(fields),
+        lifetime_s=fields.integer("lifetime_seconds", least=1, most=MAX_LIFETIME_SECONDS),
+        labels=_labels(fields),
+        vendor=_vendor(fields),
+    )
+    fields.done()
+    return activation
 
 
 def find_profile(
@@ -114,6 +153,13 @@ def _scope(fields: Fields) -> Scope | None:
         return parse_scope(value)
     except ScopeError as error:
         raise fields.error(error.field, error.reason) from None
+
+
+def _vendor(fields: Fields) -> Vendor | None:
+    name, ident = fields.name("vendor"), fields.text("vendor_id", longest=128)
+    if name is None and ident is None:
+        return None
+    return Vendor(fields.must("vendor", name), fields.must("vendor_id", ident))
 
 
 def _labels(fields: Fields) -> dict[str, str]:

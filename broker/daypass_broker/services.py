@@ -12,7 +12,7 @@ from daypass_broker import db
 from daypass_broker.settings import Settings
 
 if TYPE_CHECKING:
-    from daypass_broker.keys import KeyRing
+    from daypass_broker.key_ring import KeyRing
     from daypass_broker.signing import Signer
     from daypass_core.clock import Clock
 

@@ -1,16 +1,18 @@
 """The only file that signs. Everything signed is recorded first (see `issue` and `sandbox`).
 
 ES256 JWTs with exactly the header `alg`, `typ`, `kid`. Each of the three kinds has its own `typ`,
-key and claims, so a verifier of one refuses the other two before it looks at a claim.
+key and claims, so a verifier of one refuses the other two before it looks at a claim. The signature
+itself is made where the key lies: in memory, or in a vault that has to be asked.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping
 
-import jwt
-
-from daypass_broker.keys import KeyRing, Purpose, SigningKey
+from daypass_broker.key_ring import KeyRing
+from daypass_broker.keys import PROBE, Purpose, SigningKey
 from daypass_core.claims import (
     ACCESS_TYPE,
     LAUNCH_TYPE,
@@ -30,22 +32,42 @@ _TYPES = {
     Purpose.LAUNCH: LAUNCH_TYPE,
     Purpose.RENEWAL: RENEWAL_TYPE,
 }
+_SIGNATURE_CHARS = 86  # 64 bytes in base64url
 
 
 class Signer:
-    """Signs claims that are on record, with the active key of their kind."""
+    """Signs claims that are on record, with the key of their kind.
+
+    Every method may raise keys.SigningUnavailable, and waits for a vault when `remote`.
+    """
 
     def __init__(self, keys: KeyRing) -> None:
         self._keys = keys
 
+    @property
+    def remote(self) -> bool:
+        """Whether signing may wait for another machine: then call it in a thread."""
+        return self._keys.remote
+
+    def check(self, *purposes: Purpose) -> None:
+        """Raise SigningUnavailable when these kinds could not be signed now.
+
+        Called before something is recorded that cannot be taken back, such as the use of a
+        credential that works once: its answer would be lost. Free unless `remote`.
+        """
+        for purpose in purposes:
+            half = self._keys.active(purpose).half
+            if half.remote:
+                half.sign(PROBE)
+
     def sign_access(self, claims: Claims) -> str:
         """Return the access token of RFC 9068 with these claims.
 
-        Raises ValueError when `claims.key_id` is not the active key: the row and the token would
-        name different keys, and revoking by key id would miss this token.
+        Raises ValueError when `claims.key_id` is neither the active key nor one only just retired:
+        the row and the token would name different keys, and revoking by key id would miss this one.
         """
-        key = self._keys.active(Purpose.ACCESS)
-        if claims.key_id != key.kid:
+        key = self._keys.signer(Purpose.ACCESS, claims.key_id)
+        if key is None:
             raise ValueError("claims name another key than the active one")
         return _sign(key, access_payload(claims))
 
@@ -59,10 +81,16 @@ class Signer:
 
 
 def _sign(key: SigningKey, payload: Mapping[str, object]) -> str:
-    header = {"typ": _TYPES[key.purpose], "kid": key.kid}
-    token = jwt.encode(  # noqa: TID251 - this is the one place
-        dict(payload), key.private, algorithm=ALGORITHM, headers=header
-    )
-    if len(token) > MAX_TOKEN_BYTES:
+    header = {"alg": ALGORITHM, "kid": key.kid, "typ": _TYPES[key.purpose]}
+    message = f"{_part(header)}.{_part(payload)}"
+    if len(message) + 1 + _SIGNATURE_CHARS > MAX_TOKEN_BYTES:
         raise ValueError(f"token would be over {MAX_TOKEN_BYTES} bytes, narrow the scope")
-    return token
+    return f"{message}.{_base64url(key.half.sign(message.encode('ascii')))}"
+
+
+def _part(value: Mapping[str, object]) -> str:
+    return _base64url(json.dumps(value, separators=(",", ":")).encode())
+
+
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")

@@ -1,12 +1,13 @@
-"""Where a sandbox stands: its rows, locked in one order, and whether it may have a token at all.
+"""Where a caller stands: its rows, locked in one order, and whether it may have a token at all.
 
-The version row comes first (FOR SHARE): a revocation takes it FOR UPDATE, so a revocation is either
-seen here or comes after the token it ends. Then the sandbox. Runs inside the caller's write
-transaction; nothing here writes.
+The version row comes first (FOR SHARE), taken by the caller: a revocation takes it FOR UPDATE, so a
+revocation is either seen here or comes after the token it ends. Then the sandbox. Runs inside the
+caller's write transaction; nothing here writes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,127 +16,150 @@ import sqlalchemy as sa
 from daypass_broker import revocation, schema
 from daypass_broker.attest import Attested
 from daypass_broker.refused import Refused
-from daypass_core.revocation import Revocation, RevocationSet
+from daypass_core.claims import MAX_ACCESS_LIFE
+from daypass_core.revocation import RevocationSet
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whose rows are looked up, and what of its proof a revocation could name.
+
+    `grants` are those of an access token, root to leaf; none of them means the root. `until` is the
+    epoch second that the proof itself ends, where nothing may outlive it.
+    """
+
+    tenant: str
+    sandbox: str
+    grants: tuple[str, ...] = ()
+    key_ids: tuple[str, ...] = ()
+    token_ids: tuple[str, ...] = ()
+    until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the store says about one sandbox, at one version of the revocations.
+    """What the store says about one caller, at one version of the revocations.
 
-    `live` are its access tokens that have not expired, youngest first, revoked ones included.
+    `grants` go from the root to the one that is asked for; `live` are the access tokens of that one
+    that have not expired, youngest first, revoked ones included.
     """
 
     sandbox: sa.Row[Any]
     tenant_active: bool
-    grant: sa.Row[Any]
+    grants: tuple[sa.Row[Any], ...]
     live: tuple[sa.Row[Any], ...]
     revocations: RevocationSet
+    until: int | None = None
+
+    @property
+    def grant(self) -> sa.Row[Any]:
+        """The grant that a token is issued from: the leaf."""
+        return self.grants[-1]
+
+    @property
+    def grant_ids(self) -> tuple[str, ...]:
+        """The ids of all grants, as a token has them."""
+        return tuple(grant.id for grant in self.grants)
 
     @property
     def cut_off(self) -> int | None:
-        """The latest second whose tokens are ended for this sandbox, None without a cut-off."""
+        """The latest second whose tokens are ended for this caller, None without a cut-off."""
         row = self.sandbox
-        return self.revocations.cut_off(row.tenant, row.id, (self.grant.id,))
+        return self.revocations.cut_off(row.tenant, row.id, self.grant_ids)
 
     @property
     def ends_at(self) -> int:
-        """The epoch second nothing issued to this sandbox may outlive."""
-        return int(min(self.sandbox.deadline, self.grant.expires_at))
+        """The epoch second nothing issued to this caller may outlive."""
+        ends = [self.sandbox.deadline, *(grant.expires_at for grant in self.grants)]
+        return int(min(ends if self.until is None else [*ends, self.until]))
 
     def ended(self, scope: str, ident: str) -> bool:
         """Say whether an absolute revocation names this."""
         return self.revocations.absolute(scope, ident)
 
 
-def look_up(conn: sa.Connection, attested: Attested, key_id: str, now: int) -> Standing | None:
-    """Lock and read the rows of the attested sandbox; None when there is no such sandbox.
+def look_up(conn: sa.Connection, subject: Subject, key_id: str, now: int) -> Standing | None:
+    """Lock and read the rows of a caller; None when there is no such sandbox, or no such grants.
 
-    `key_id` is the key that would sign, `now` is in epoch seconds.
+    `key_id` is the key that would sign, `now` is in epoch seconds. The caller holds
+    `revocation.share_version`.
     """
-    revocation.share_version(conn)
     sandbox = conn.execute(
         sa.select(schema.sandbox)
-        .where(schema.sandbox.c.id == attested.sandbox, schema.sandbox.c.tenant == attested.tenant)
+        .where(schema.sandbox.c.id == subject.sandbox, schema.sandbox.c.tenant == subject.tenant)
         .with_for_update()
     ).first()
     if sandbox is None:
         return None
-    grant = conn.execute(
-        sa.select(schema.grant_).where(
-            schema.grant_.c.sandbox == sandbox.id, schema.grant_.c.parent.is_(None)
-        )
-    ).one()
+    grants = _grants(conn, sandbox.id, subject.grants)
+    if not grants:
+        return None
     tenant_state = conn.execute(
         sa.select(schema.tenant.c.state).where(schema.tenant.c.id == sandbox.tenant)
     ).scalar_one()
     token = schema.token
     live = conn.execute(
         sa.select(token)
-        .where(token.c.sandbox == sandbox.id, token.c.exp > now)
+        .where(token.c.sandbox == sandbox.id, token.c.grant_id == grants[-1].id, token.c.exp > now)
+        # Says no more, but the index has it: of the tokens of a day only the last hour is read.
+        .where(token.c.iat >= now - MAX_ACCESS_LIFE)
         .order_by(token.c.created_at.desc(), token.c.jti)
     ).all()
     named = {
         "tenant": [sandbox.tenant],
         "sandbox": [sandbox.id],
-        "grant": [grant.id],
-        "kid": [attested.key_id, key_id],
-        "jti": [attested.token_id, *(row.jti for row in live)],
+        "grant": [grant.id for grant in grants],
+        "kid": [*subject.key_ids, key_id],
+        "jti": [*subject.token_ids, *(row.jti for row in live)],
     }
     return Standing(
         sandbox=sandbox,
         tenant_active=tenant_state == "active",
-        grant=grant,
+        grants=grants,
         live=tuple(live),
-        revocations=_revocations(conn, named),
+        revocations=revocation.in_force(conn, named),
+        until=subject.until,
     )
 
 
-def _revocations(conn: sa.Connection, named: dict[str, list[str]]) -> RevocationSet:
-    """Read the revocations that can matter here: the global ones and those of the named."""
-    table = schema.revocation
-    concerned = sa.or_(
-        table.c.scope == "global",
-        *((table.c.scope == scope) & table.c.ident.in_(idents) for scope, idents in named.items()),
-    )
-    rows = conn.execute(
-        sa.select(table.c.scope, table.c.ident, table.c.not_before, table.c.expires_at).where(
-            concerned
-        )
-    )
-    return RevocationSet.from_rows(
-        Revocation(row.scope, row.ident, row.not_before, row.expires_at) for row in rows
-    )
+def _grants(conn: sa.Connection, sandbox: str, ids: Sequence[str]) -> tuple[sa.Row[Any], ...]:
+    """Read a chain of grants, root to leaf; empty when they are no chain of this sandbox."""
+    table = schema.grant_
+    wanted = table.c.id.in_(ids) if ids else table.c.parent.is_(None)
+    query = sa.select(table).where(table.c.sandbox == sandbox, wanted).order_by(table.c.depth)
+    rows = tuple(conn.execute(query))
+    parents = (None, *(row.id for row in rows[:-1]))
+    is_chain = tuple(row.parent for row in rows) == parents
+    return rows if is_chain and len(rows) == max(len(ids), 1) else ()
 
 
-def judge(standing: Standing, attested: Attested, now: float) -> Refused | None:
-    """Say why this sandbox gets no token at `now` (epoch seconds); None when it may have one.
+def judge(standing: Standing, now: float) -> Refused | None:
+    """Say why nothing is issued here at `now` (epoch seconds); None when it may be.
 
     The proof has verified, so every answer says what can be done about it.
     """
-    return _judge_sandbox(standing, now) or _judge_proof(standing, attested, now)
-
-
-def _judge_sandbox(standing: Standing, now: float) -> Refused | None:
-    sandbox, grant = standing.sandbox, standing.grant
-    if sandbox.state == "ended":
+    sandbox = standing.sandbox
+    if sandbox.state == "ended" or _is_silent(sandbox, now):
         return Refused("ended", "sandbox ended; register a new one")
-    if now >= standing.ends_at:
+    if sandbox.state == "idle":
+        return Refused("idle", "sandbox is idle; its orchestrator has to activate it first")
+    if now >= sandbox.deadline:
         return Refused("deadline", "sandbox deadline has passed; register a new sandbox")
     if not standing.tenant_active or standing.ended("tenant", sandbox.tenant):
         return Refused("tenant_revoked", "tenant is revoked, and its sandboxes with it")
-    revoked = sandbox.state == "revoked" or grant.state == "revoked"
-    absolute = (
-        standing.ended("sandbox", sandbox.id)
-        or standing.ended("grant", grant.id)
-        or standing.ended("global", "*")
-    )
-    if revoked or absolute:
+    root, *bought = standing.grants
+    absolute = standing.ended("sandbox", sandbox.id) or standing.ended("global", "*")
+    if sandbox.state == "revoked" or absolute or _is_revoked(standing, root):
         return _revoked(sandbox.id)
+    if any(_is_revoked(standing, grant) for grant in bought):
+        return Refused("grant_revoked", "the grant of this token is revoked, and all below it")
+    if now >= standing.ends_at:
+        return Refused("expired", "credential has expired; present a fresh one")
     return None
 
 
-def _judge_proof(standing: Standing, attested: Attested, now: float) -> Refused | None:
-    """Judge the launch credential or renewal generation itself."""
+def judge_credential(standing: Standing, attested: Attested, now: float) -> Refused | None:
+    """Judge the launch credential or renewal generation itself, at `now` (epoch seconds)."""
     cut_off = standing.cut_off
     if cut_off is not None and attested.issued_at <= cut_off:
         return _revoked(standing.sandbox.id)
@@ -146,6 +170,17 @@ def _judge_proof(standing: Standing, attested: Attested, now: float) -> Refused 
     if attested.lineage is None and not _is_current_launch(standing.sandbox, attested, now):
         return Refused("launch_replaced", "launch credential replaced; use the newest one")
     return None
+
+
+def _is_silent(sandbox: sa.Row[Any], now: float) -> bool:
+    """Say whether it is overdue by its heartbeat, though nobody has ended it yet."""
+    if sandbox.state != "active" or sandbox.heartbeat_s is None or sandbox.heartbeat_at is None:
+        return False
+    return bool(now * 1000 >= sandbox.heartbeat_at + sandbox.heartbeat_s * 1000)
+
+
+def _is_revoked(standing: Standing, grant: sa.Row[Any]) -> bool:
+    return grant.state == "revoked" or standing.ended("grant", grant.id)
 
 
 def _is_current_launch(sandbox: sa.Row[Any], attested: Attested, now: float) -> bool:

@@ -2,13 +2,14 @@
 
 The broker turns these records into payloads to sign (`*_payload`); `verify` hands payloads whose
 signature held to `parse_*`. Claim sets are exact: a missing claim refuses the token, and so does
-an unknown one, because a restriction we do not understand must not be dropped (`source` and `cnf`
-stay unknown until they are enforced). Wire names stay at the wire, words in code.
+an unknown one, because a restriction we do not understand must not be dropped (`cnf` stays unknown
+until it is enforced). Wire names stay at the wire, words in code.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Literal, NewType, TypedDict
 
 from daypass_core.scope import Scope, ScopeError, parse_scope, scope_to_wire
@@ -21,6 +22,7 @@ LAUNCH_TYPE = "launch+jwt"
 RENEWAL_TYPE = "renew+jwt"
 
 MAX_GRANTS = 4
+MAX_SOURCES = 8
 MAX_ACCESS_LIFE = 3600
 """Longest life of an access token in seconds. Revocations are kept for this long, so a token that
 could outlive its revocation is refused however well it is signed."""
@@ -36,6 +38,8 @@ _SUBJECT = re.compile(
 )
 _COMMON = frozenset({"iss", "aud", "sub", "tenant", "jti", "iat", "exp"})
 _ACCESS = _COMMON | {"client_id", "grants", "nbf", "authorization_details"}
+# A token says these where they hold, and is refused where they hold and it does not.
+_ACCESS_OPTIONAL = frozenset({"source", "act"})
 _LAUNCH = _COMMON | {"mode"}
 _RENEWAL = _COMMON | {"lineage", "generation"}
 
@@ -69,11 +73,21 @@ class SandboxClaims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims(SandboxClaims):
-    """An access token (RFC 9068); grants from the root to the leaf."""
+    """An access token (RFC 9068); grants from the root to the leaf.
+
+    `source` are the networks (CIDR) it may be used from, empty for anywhere.
+    """
 
     grants: tuple[str, ...]
     not_before: int
     scope: Scope
+    source: tuple[str, ...] = ()
+
+    @property
+    def account(self) -> str:
+        """The account that its calls are paid from first."""
+        leaf = self.grants[-1]
+        return account_id(self.sandbox) if len(self.grants) == 1 else grant_account_id(leaf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +124,36 @@ def account_id(sandbox: str) -> str:
     return f"sandbox:{sandbox}"
 
 
+def grant_account_id(grant: str) -> str:
+    """Return the id of the account of a grant that was bought by another one."""
+    return f"grant:{grant}"
+
+
+def actor(subject: str, grants: tuple[str, ...]) -> dict[str, object] | None:
+    """Return the `act` claim (RFC 8693 §4.1) of a token with these grants, None for a root's.
+
+    The current actor is outermost and who it acts for is nested inside; the sandbox itself is
+    `sub` and is not repeated.
+    """
+    nested: dict[str, object] | None = None
+    for grant in grants[1:]:
+        nested = {"sub": f"{subject}/grant/{grant}"} | ({} if nested is None else {"act": nested})
+    return nested
+
+
 def access_payload(claims: Claims) -> dict[str, object]:
     """Return what the broker signs for an access token."""
-    return {
+    payload = {
         **_common_payload(claims),
         "client_id": claims.subject,
         "grants": list(claims.grants),
         "nbf": claims.not_before,
         "authorization_details": scope_to_wire(claims.scope),
     }
+    if claims.source:
+        payload["source"] = list(claims.source)
+    act = actor(claims.subject, claims.grants)
+    return payload if act is None else {**payload, "act": act}
 
 
 def launch_payload(claims: LaunchClaims) -> dict[str, object]:
@@ -137,7 +172,7 @@ def renewal_payload(claims: RenewalClaims) -> dict[str, object]:
 
 def parse_access(header: Mapping[str, object], payload: SignedClaims) -> Claims:
     """Read a verified access token; raises ClaimsError."""
-    common = _parse_common(header, payload, _ACCESS)
+    common = _parse_common(header, payload, _ACCESS, _ACCESS_OPTIONAL)
     if payload["client_id"] != common["subject"]:
         raise ClaimsError("client_id", "must equal sub")
     not_before = _time(payload, "nbf")
@@ -149,7 +184,14 @@ def parse_access(header: Mapping[str, object], payload: SignedClaims) -> Claims:
         scope = parse_scope(payload["authorization_details"])
     except ScopeError as error:
         raise ClaimsError(error.field, error.reason) from None
-    return Claims(**common, grants=_grants(payload["grants"]), not_before=not_before, scope=scope)
+    grants = _grants(payload["grants"])
+    if "act" in payload and payload["act"] is None:
+        raise ClaimsError("act", "must be left out where there is none")
+    if payload.get("act") != actor(common["subject"], grants):
+        raise ClaimsError("act", "must name the grants below the root, the leaf outermost")
+    return Claims(
+        **common, grants=grants, not_before=not_before, scope=scope, source=_source(payload)
+    )
 
 
 def parse_launch(header: Mapping[str, object], payload: SignedClaims) -> LaunchClaims:
@@ -197,10 +239,13 @@ def _common_payload(claims: SandboxClaims) -> dict[str, object]:
 
 
 def _parse_common(
-    header: Mapping[str, object], payload: SignedClaims, expected: frozenset[str]
+    header: Mapping[str, object],
+    payload: SignedClaims,
+    expected: frozenset[str],
+    optional: frozenset[str] = frozenset(),
 ) -> _Common:
     for claim in payload:
-        if claim not in expected:
+        if claim not in expected and claim not in optional:
             raise ClaimsError("(unknown)", "a claim that is not understood refuses the token")
     for claim in sorted(expected):
         if claim not in payload:
@@ -235,6 +280,28 @@ def _grants(value: object) -> tuple[str, ...]:
         raise ClaimsError("grants", "must be grant ids")
     if len(set(value)) != len(value):
         raise ClaimsError("grants", "must be different from each other")
+    return tuple(value)
+
+
+def _source(payload: SignedClaims) -> tuple[str, ...]:
+    """Return the networks of `source`: a claim without any would bind nobody and is refused."""
+    if "source" not in payload:
+        return ()
+    value = payload["source"]
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_SOURCES:
+        raise ClaimsError("source", f"must be a list of 1 to {MAX_SOURCES} networks")
+    for network in value:
+        try:
+            # A scope id (`fe80::%eth0/64`) is a name of the machine that wrote it, not of a place.
+            exact = (
+                isinstance(network, str)
+                and "%" not in network
+                and str(ip_network(network)) == network
+            )
+        except ValueError:
+            exact = False
+        if not exact:
+            raise ClaimsError("source", "must be networks in CIDR form")
     return tuple(value)
 
 

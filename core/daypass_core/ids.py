@@ -22,7 +22,7 @@ def new_id(prefix: str) -> str:
     """Return `prefix_` and 26 lower-case base32 characters of 130 random bits.
 
     Prefixes in use: sbx sandbox, grt grant, tok access token, lch launch credential, req request
-    and usage row, rev revocation, crd credential, lin lineage.
+    and usage row, rev revocation, crd credential, lin lineage, fdrl federation rule.
     """
     try:
         return f"{prefix}_{_drawn.pop()}"

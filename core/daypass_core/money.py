@@ -19,7 +19,7 @@ def parse_usd(value: object) -> int:
         raise ValueError('must be a decimal in quotes such as "2.50", or an integer')
     found = _DECIMAL.fullmatch(str(value))
     if found is None:
-        raise ValueError('must be a decimal in quotes such as "2.50", at least 0, ≤ 9 decimals')
+        raise ValueError('must be a decimal in quotes such as "2.50", at least 0, to 9 places')
     dollars, decimals = found.groups(default="")
     nano = int(dollars) * NANO + int(decimals.ljust(9, "0"))
     if nano > MAX_USD * NANO:

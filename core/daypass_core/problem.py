@@ -16,6 +16,7 @@ class Code(StrEnum):
     INVALID_TOKEN = "invalid_token"  # noqa: S105  a code, no password
     TOKEN_EXPIRED = "token_expired"  # noqa: S105  a code, no password
     TOKEN_REVOKED = "token_revoked"  # noqa: S105  a code, no password
+    FOREIGN_SOURCE = "foreign_source"
     INSUFFICIENT_SCOPE = "insufficient_scope"
     # the request
     MODEL_NOT_ALLOWED = "model_not_allowed"
@@ -38,6 +39,7 @@ class Code(StrEnum):
     VIEW_STALE = "view_stale"
     STORE_UNAVAILABLE = "store_unavailable"
     KEY_UNAVAILABLE = "key_unavailable"
+    SIGNING_UNAVAILABLE = "signing_unavailable"
     UPSTREAM_REFUSED_KEY = "upstream_refused_key"
     UPSTREAM_UNREACHABLE = "upstream_unreachable"
     UPSTREAM_BROKEN = "upstream_broken"
@@ -129,6 +131,9 @@ _USUAL: dict[Code, _Usual] = {
     Code.INVALID_TOKEN: _Usual(401, "access token is not valid here"),
     Code.TOKEN_EXPIRED: _Usual(401, "access token expired; fetch a new one"),
     Code.TOKEN_REVOKED: _Usual(401, "access token revoked", should_retry=False),
+    Code.FOREIGN_SOURCE: _Usual(
+        401, "access token may not be used from this address", should_retry=False
+    ),
     Code.INSUFFICIENT_SCOPE: _Usual(
         403, "this token may not use this endpoint", should_retry=False
     ),
@@ -155,6 +160,7 @@ _USUAL: dict[Code, _Usual] = {
     Code.VIEW_STALE: _Usual(503, "revocations cannot be checked right now", retry_after=5),
     Code.STORE_UNAVAILABLE: _Usual(503, "store not reachable right now", retry_after=5),
     Code.KEY_UNAVAILABLE: _Usual(503, "provider key not available right now", retry_after=5),
+    Code.SIGNING_UNAVAILABLE: _Usual(503, "nothing can be signed right now", retry_after=5),
     Code.UPSTREAM_REFUSED_KEY: _Usual(502, "provider refused the platform's key"),
     Code.UPSTREAM_UNREACHABLE: _Usual(529, "provider not reachable", retry_after=5),
     Code.UPSTREAM_BROKEN: _Usual(502, "provider broke off its answer"),

@@ -10,8 +10,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-ENDPOINTS: Mapping[str, tuple[str, ...]] = {"anthropic": ("messages", "count_tokens", "models")}
-"""The endpoints that exist, by provider; nothing else can be put into a scope."""
+OPENAI_ENDPOINTS = ("chat_completions", "responses", "embeddings", "models")
+ENDPOINTS: Mapping[str, tuple[str, ...]] = {
+    "anthropic": ("messages", "count_tokens", "models"),
+    "openai": OPENAI_ENDPOINTS,
+}
+"""The endpoints of the providers that are built in; nothing else can be put into a scope of one."""
+UPSTREAM_NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
+"""How an upstream is called that a proxy is told of in its settings."""
+LONGEST_UPSTREAM_NAME = 32
+RESERVED_NAMES = frozenset(
+    {*ENDPOINTS, "api", "bedrock", "chat", "completions", "embeddings", "gemini", "healthz"}
+    | {"livez", "messages", "metrics", "models", "readyz", "responses", "v1", "v1beta", "vertex"}
+)
+"""Names that no such upstream has: a provider's that is or may be built in, or part of a path."""
 
 DETAIL_TYPE = "llm_inference"
 _ROOT = "authorization_details"
@@ -85,6 +97,23 @@ class Scope:
         return None
 
 
+def endpoints_of(provider: str) -> tuple[str, ...] | None:
+    """Return the endpoints that a scope may name of a provider, None where there can be none.
+
+    Which upstreams there are beside those built in, only the settings of a proxy know: whatever is
+    called like one has the endpoints of OpenAI's API. A name that no proxy knows opens nothing.
+    """
+    if provider in ENDPOINTS:
+        return ENDPOINTS[provider]
+    return OPENAI_ENDPOINTS if is_upstream_name(provider) else None
+
+
+def is_upstream_name(name: str) -> bool:
+    """Say whether an upstream of the settings may be called so."""
+    fits = len(name) <= LONGEST_UPSTREAM_NAME and UPSTREAM_NAME.fullmatch(name) is not None
+    return fits and name not in RESERVED_NAMES
+
+
 def parse_scope(value: object) -> Scope:
     """Read decoded JSON into a Scope; raises ScopeError naming the field."""
     if not isinstance(value, list) or not value:
@@ -128,11 +157,15 @@ def _covers(pattern: str, wanted: str) -> bool:
 
 
 def _check_covered(parent: Detail, child: Detail, field: str) -> None:
-    for name in ("endpoints", "features", "allowed_domains"):
+    for name in ("endpoints", "features"):
         allowed = getattr(parent, name)
         for i, item in enumerate(getattr(child, name)):
             if item not in allowed:
                 raise ScopeError(f"{field}.{name}[{i}]", f"{item} is not allowed")
+    for i, domain in enumerate(child.allowed_domains):
+        # A domain allows everything below it, so one below it is less.
+        if not any(f".{domain}".endswith(f".{around}") for around in parent.allowed_domains):
+            raise ScopeError(f"{field}.allowed_domains[{i}]", f"{domain} is not allowed")
     for i, model in enumerate(child.models):
         if not any(_covers(pattern, model) for pattern in parent.models):
             raise ScopeError(f"{field}.models[{i}]", f"{model} is not allowed")
@@ -153,11 +186,12 @@ def _parse_detail(value: object, field: str) -> Detail:
     if value["type"] != DETAIL_TYPE:
         raise ScopeError(f"{field}.type", f"must be {DETAIL_TYPE}")
     provider = value["provider"]
-    if not isinstance(provider, str) or provider not in ENDPOINTS:
+    known = endpoints_of(provider) if isinstance(provider, str) else None
+    if known is None:
         raise ScopeError(f"{field}.provider", "unknown provider")
     endpoints = _strings(value["endpoints"], f"{field}.endpoints")
     for i, endpoint in enumerate(endpoints):
-        if endpoint not in ENDPOINTS[provider]:
+        if endpoint not in known:
             raise ScopeError(f"{field}.endpoints[{i}]", f"unknown endpoint of {provider}")
     return Detail(
         provider=provider,

@@ -1,4 +1,6 @@
-"""Reading secrets from Vault or OpenBao (KV version 2); the only file that knows hvac.
+"""Vault or OpenBao, logged in: reads secrets (KV version 2), and asks what others ask through it.
+
+The only file that knows hvac's errors and logins.
 
 Synchronous, so users call it in a thread. Every failure becomes one of three errors, and the
 difference matters to callers: `VaultUnavailable` passes (keep the last good value), `VaultRefused`
@@ -9,8 +11,7 @@ and field, never values.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from http.client import NO_CONTENT
 from typing import Any, NoReturn, TypeVar
 
 import hvac
@@ -18,6 +19,7 @@ import hvac.exceptions as vault_errors
 import requests  # noqa: TID251  hvac lets its exceptions through; no request is made with it here
 
 from daypass_core.secret import Secret, SecretUnreadable, read_secret_file
+from daypass_core.vault_settings import VaultSettings
 
 TIMEOUT = 2
 """Seconds for one request: a frozen Vault must not hold a thread for hvac's 30."""
@@ -49,27 +51,6 @@ class VaultMissing(VaultError):
     """The path, its latest version, or the field does not exist or is empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class VaultSettings:
-    """How to reach Vault, and exactly one way to log in: token, token_file or AppRole."""
-
-    address: str
-    token: Secret | None = None
-    token_file: Path | None = None
-    role_id: str | None = None
-    secret_id: Secret | None = None
-    ca_file: Path | None = None
-    namespace: str | None = None
-
-    def __post_init__(self) -> None:
-        """Raise ValueError unless exactly one way to log in is given."""
-        if (self.role_id is None) != (self.secret_id is None):
-            raise ValueError("vault AppRole login needs both role_id and secret_id")
-        ways = (self.token, self.token_file, self.role_id)
-        if sum(way is not None for way in ways) != 1:
-            raise ValueError("vault needs exactly one of token, token_file or role_id")
-
-
 class Vault:
     """A logged-in reader; may be used from several threads."""
 
@@ -97,40 +78,49 @@ class Vault:
     def read(self, mount: str, path: str, field: str) -> Secret:
         """Return the field of the latest version of a KV v2 secret.
 
-        Raises VaultUnavailable, VaultRefused or VaultMissing. A 403 is answered with one new login
-        and one more try: the token may have ended before its lease did.
+        Raises VaultUnavailable, VaultRefused or VaultMissing.
         """
         where = f"{mount}/{path}"
+        body = self.ask(
+            f"read of {where}",
+            lambda client: client.secrets.kv.v2.read_secret_version(
+                path=path, mount_point=mount, raise_on_deleted_version=True
+            ),
+        )
+        data = body.get("data")
+        values = data.get("data") if isinstance(data, dict) else None
+        if not isinstance(values, dict):  # null data: a deleted version, or a KV v1 mount
+            raise VaultMissing(f"vault {where} has no current version")
+        value = values.get(field)
+        if not isinstance(value, str) or not value:
+            raise VaultMissing(f"vault {where} has no text in field {field}")
+        return Secret(value)
+
+    def ask(self, what: str, request: Callable[[Any], object]) -> dict[str, Any]:
+        """Make one request with the logged-in `hvac.Client`; return the answer's JSON object.
+
+        `what` names it in errors; an answer without content is an empty object. Raises
+        VaultUnavailable, VaultRefused or VaultMissing. A 403 is answered with one new login and one
+        more try: the token may have ended before its lease did.
+        """
         logins = self._login_if_due()
         try:
-            data = self._read_version(mount, path, where)
+            return self._ask_once(f"vault {what}", request)
         except VaultRefused:
             if self._settings.token is not None:
                 raise
             self._login_again(logins)
-            data = self._read_version(mount, path, where)
-        value = data.get(field)
-        if not isinstance(value, str) or not value:
-            raise VaultMissing(f"vault {where} has no text in field {field}")
-        return Secret(value)
+            return self._ask_once(f"vault {what}", request)
 
     def close(self) -> None:
         """Close the connections."""
         self._client.adapter.close()
 
-    def _read_version(self, mount: str, path: str, where: str) -> dict[str, Any]:
-        answer = _translated(
-            lambda: self._client.secrets.kv.v2.read_secret_version(
-                path=path, mount_point=mount, raise_on_deleted_version=True
-            ),
-            f"vault read of {where}",
-        )
-        body = _body(answer, f"vault read of {where}")
-        data = body.get("data")
-        values = data.get("data") if isinstance(data, dict) else None
-        if not isinstance(values, dict):  # null data: a deleted version, or a KV v1 mount
-            raise VaultMissing(f"vault {where} has no current version")
-        return values
+    def _ask_once(self, what: str, request: Callable[[Any], object]) -> dict[str, Any]:
+        answer = _translated(lambda: request(self._client), what)
+        if isinstance(answer, requests.Response) and answer.status_code == NO_CONTENT:
+            return {}
+        return _body(answer, what)
 
     def _login_if_due(self) -> int:
         """Log in when the token is absent or near its end; return the count of logins so far."""

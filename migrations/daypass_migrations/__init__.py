@@ -22,7 +22,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import event
 
-HEAD = "0002"
+HEAD = "0003"
 
 _WANTED = "must be sqlite:////absolute/path or postgresql://user:password@host/database"
 _BUSY_SECONDS = 30

@@ -14,7 +14,7 @@ from daypass_core.server import harden, run
 from daypass_core.settings import SettingsError
 from daypass_proxy import app
 from daypass_proxy.ledger.verify import Unreadable, verify
-from daypass_proxy.price import PriceError, PriceTable
+from daypass_proxy.price import PriceError
 from daypass_proxy.reconcile import command as reconcile
 from daypass_proxy.settings import load, load_database_url
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _verify(options.database, as_json=options.json)
     try:
         settings = load()
-        PriceTable.load(settings.prices)
+        app.load_prices(settings)
     except (SettingsError, PriceError) as error:
         sys.stderr.write(f"daypass-proxy: {error}\n")
         return EXIT_SETTINGS

@@ -12,13 +12,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from daypass_core.claims import Claims
-from daypass_core.problem import Code, refuse
-from daypass_core.revocation import Verdict
-from daypass_core.verify import LEEWAY
 from daypass_proxy.attempt import Attempt
 from daypass_proxy.ledger import Outcome
 from daypass_proxy.providers import Call
-from daypass_proxy.reserve import fit, reserve
+from daypass_proxy.reserve import fit, recheck, reserve
 from daypass_proxy.services import Services
 from daypass_proxy.streams import CallCut
 
@@ -50,8 +47,8 @@ class admit:
         live = services.live_calls.enter(usage_id, claims)
         attempt = self._attempt = Attempt(call, claims, live, services.ledger, held)
         try:
-            _recheck(claims, attempt, services)
-            fit(attempt, services.provider)
+            recheck(attempt, services)
+            fit(attempt, services.providers[call.provider])
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
@@ -72,14 +69,3 @@ class admit:
             await attempt.settle()
         finally:
             self._services.live_calls.leave(attempt.live)
-
-
-def _recheck(claims: Claims, attempt: Attempt, services: Services) -> None:
-    verdict = services.revocations.verdict(claims)
-    if verdict is Verdict.REVOKED:
-        attempt.outcome = Outcome.CUT_REVOKED
-        raise refuse(Code.TOKEN_REVOKED)
-    expired = services.clock.now() >= claims.expires_at + LEEWAY
-    if expired or verdict is Verdict.TOKEN_ENDED:
-        attempt.outcome = Outcome.CUT_REVOKED
-        raise refuse(Code.TOKEN_EXPIRED)

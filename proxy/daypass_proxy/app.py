@@ -10,6 +10,7 @@ from functools import partial
 
 from daypass_core.clock import StoreClock
 from daypass_core.ids import new_id
+from daypass_core.problem import Problem
 from daypass_core.server import DRAIN_SECONDS, Listener, serve
 from daypass_core.vault import Vault
 from daypass_proxy.authenticate import Authenticator
@@ -27,9 +28,12 @@ from daypass_proxy.ledger.store import OpenStore
 from daypass_proxy.loop_lag import LoopLag
 from daypass_proxy.metrics import Metrics
 from daypass_proxy.price import PriceTable
+from daypass_proxy.providers import BodyChecker, Provider, Rendered
 from daypass_proxy.providers.anthropic import Anthropic
+from daypass_proxy.providers.openai import OpenAI
 from daypass_proxy.revocations import RevocationStore, RevocationView
 from daypass_proxy.revocations.sqlite import SqliteRevocations
+from daypass_proxy.routes import speaker
 from daypass_proxy.scrape import Scrape
 from daypass_proxy.services import Services
 from daypass_proxy.settings import Settings
@@ -87,12 +91,12 @@ async def build_services(settings: Settings, clock: StoreClock) -> AsyncIterator
             clock=clock,
             new_id=new_id,
             sleep=asyncio.sleep,
-            provider=Anthropic(bodies if AVAILABLE else None),
+            providers=_providers(settings, bodies if AVAILABLE else None),
             authenticator=authenticator,
             jwks=jwks,
             broker=broker,
             token_gate=TokenGate(),
-            prices=PriceTable.load(settings.prices),
+            prices=load_prices(settings),
             ledger=ledger,
             live_calls=live_calls,
             revocations=revocations,
@@ -135,12 +139,27 @@ def _ledger_store(settings: Settings) -> OpenStore:
     return partial(open_store, settings.database_url, BUSY_SECONDS)
 
 
+def _providers(settings: Settings, elsewhere: BodyChecker | None) -> dict[str, Provider]:
+    return {
+        "anthropic": Anthropic(elsewhere),
+        "openai": OpenAI(elsewhere=elsewhere),
+        **{name: OpenAI(name, elsewhere) for name in settings.upstreams},
+    }
+
+
+def load_prices(settings: Settings) -> PriceTable:
+    """Return the prices of all providers; raises PriceError for what cannot be used."""
+    own = {name: each.prices for name, each in settings.upstreams.items()}
+    return PriceTable.load(settings.prices, own)
+
+
 def _keyring(settings: Settings, clock: StoreClock) -> Keyring:
     return Keyring(
-        settings.anthropic_keys,
+        settings.keys,
         env_secrets=settings.env_secrets,
         vault=None if settings.vault is None else Vault(settings.vault),
         clock=clock,
+        keyless=[name for name, each in settings.upstreams.items() if not each.keys],
     )
 
 
@@ -191,7 +210,7 @@ async def run(settings: Settings, *, on_started: Callable[[], None] | None = Non
     application = Application(partial(build_services, settings, clock))
     guard = guarded(
         Limits(header_seconds=settings.header_seconds),
-        render=Anthropic().render,
+        render=partial(_render, settings),
         refused=partial(_count_refusal, application),
     )
     await serve(
@@ -237,6 +256,13 @@ def _started(then: Callable[[], None] | None) -> None:
     gc.set_threshold(5_000, 10, 1_000)
     if then is not None:
         then()
+
+
+def _render(settings: Settings, problem: Problem, request_id: str, target: bytes) -> Rendered:
+    """Render what the guard refuses in the shape that the client of this target reads."""
+    name = speaker(target.partition(b"?")[0], settings.upstreams)
+    dialect: Provider = Anthropic() if name == "anthropic" else OpenAI(name)
+    return dialect.render(problem, request_id)
 
 
 def _count_refusal(application: Application, code: str) -> None:

@@ -1,19 +1,21 @@
 """Who is calling: one credential, chosen by position and never by validity, turned into Claims.
 
 Runs before the body is read. A token is verified once and then known by its SHA-256 until it
-expires; expiry and revocation are checked at every use. Answers are constant texts: nothing of
-the credential, and no reason beyond what the client can act on, comes back (attack rows 42, 22).
+expires; expiry, revocation and source are checked at every use. Answers are constant texts: nothing
+of the credential, and no reason beyond what the client can act on, comes back (attack rows 42, 22).
 """
 
 import hashlib
 import re
 from collections.abc import Callable
+from typing import NoReturn
 
 from daypass_core.claims import Claims
 from daypass_core.clock import Clock
 from daypass_core.log import event, get_logger
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_core.revocation import Verdict
+from daypass_core.source import inside
 from daypass_core.verify import LEEWAY, Reason, TokenRefused, unverified_key_id, verify_access
 from daypass_proxy.exchange import UNIX_PEER, Exchange
 from daypass_proxy.head import Head
@@ -72,11 +74,19 @@ class Authenticator:
             raise refuse(Code.TOKEN_EXPIRED)
         if verdict is not None:
             raise refuse(Code.TOKEN_REVOKED)
+        if claims.source and not inside(claims.source, exchange.peer):
+            self._refuse_foreign(claims, exchange.peer)
         for name, length in foreign:
             header = name.decode("ascii")
             event(log, "foreign_credential", sandbox=claims.sandbox, header=header, length=length)
             self._count(claims.sandbox, f"foreign_credential:{header}")
         return claims
+
+    def _refuse_foreign(self, claims: Claims, peer: str) -> NoReturn:
+        """Refuse a token that is not where it belongs: somebody has copied it."""
+        event(log, "foreign_source", sandbox=claims.sandbox, peer=peer, token_id=claims.token_id)
+        self._count(claims.sandbox, Code.FOREIGN_SOURCE)
+        raise refuse(Code.FOREIGN_SOURCE)
 
     def _known(self, digest: bytes) -> Claims | None:
         """Return the claims of a token that was verified before; raises Refusal once expired."""

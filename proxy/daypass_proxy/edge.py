@@ -5,64 +5,20 @@ and gives it to one handler with the one `Services` record. Refusals are rendere
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from daypass_core.log import event, failed, get_logger, tell
 from daypass_core.log import request_id as current_request
 from daypass_core.problem import Code, Problem, Refusal
-from daypass_proxy import me
 from daypass_proxy.closed import RequestServed
 from daypass_proxy.exchange import ClientGone, Exchange, Receive, Send
-from daypass_proxy.forward import forward
+from daypass_proxy.peer import client_behind
+from daypass_proxy.routes import Handler, find_route, hint, is_told, route_name, speaker
 from daypass_proxy.services import Services
-from daypass_proxy.token import pass_token_request
 
 log = get_logger(__name__)
-
-Handler = Callable[[Exchange, Services], Awaitable[None]]
-
-
-def _messages(exchange: Exchange, services: Services) -> Awaitable[None]:
-    return forward(exchange, "messages", services)
-
-
-def _count_tokens(exchange: Exchange, services: Services) -> Awaitable[None]:
-    return forward(exchange, "count_tokens", services)
-
-
-ROUTES: Mapping[bytes, Mapping[str, Handler]] = {
-    b"/v1/messages": {"POST": _messages},
-    b"/v1/messages/count_tokens": {"POST": _count_tokens},
-    b"/v1/models": {"GET": me.list_models},
-    b"/v1/self": {"GET": me.describe_self},
-    b"/v1/oauth/token": {"POST": pass_token_request},
-    b"/api/hello": {"HEAD": me.hello, "GET": me.hello},
-    b"/livez": {"GET": me.live, "HEAD": me.live},
-    b"/readyz": {"GET": me.ready, "HEAD": me.ready},
-}
-_ONE_MODEL: Mapping[str, Handler] = {"GET": me.show_model}
-# Calls write a closing line of their own; the probes of an orchestrator are not worth one.
-_NO_LINE = frozenset({_messages, _count_tokens, me.live, me.ready})
-# What clients of OpenAI's API ask for, with and without the /v1 of their base URL (case B91).
-_OPENAI_PATHS = tuple(
-    prefix + path
-    for prefix in (b"/v1", b"")
-    for path in (b"/chat/", b"/completions", b"/responses", b"/embeddings", b"/openai/")
-)
-
-
-def find_route(raw_path: bytes) -> Mapping[str, Handler] | None:
-    """Return the handlers of a path by method, None for a path that is not ours."""
-    route = ROUTES.get(raw_path)
-    if (
-        route is None
-        and raw_path.startswith(me.MODELS_PREFIX)
-        and me.MODEL_ID.fullmatch(raw_path, len(me.MODELS_PREFIX))
-    ):
-        return _ONE_MODEL
-    return route
 
 
 class Application:
@@ -81,6 +37,10 @@ class Application:
             return self._live(receive, send)
         services = self.services
         assert services is not None
+        if trusted := services.settings.trusted_proxies:
+            peer = (scope.get("client") or ("",))[0]
+            # A copy: the guard keeps its own for the next request of this connection.
+            scope = {**scope, "client": (client_behind(trusted, peer, scope["headers"]), 0)}
         exchange = Exchange(
             scope,
             receive,
@@ -115,7 +75,7 @@ async def respond(exchange: Exchange, services: Services) -> None:
     handler: Handler | None = None
     outcome = "served"
     try:
-        handler = _route(exchange)
+        handler = _route(exchange, services)
         await handler(exchange, services)
     except Refusal as refusal:
         outcome = refusal.problem.code
@@ -127,15 +87,16 @@ async def respond(exchange: Exchange, services: Services) -> None:
         failed(log, "request_failed", error)
         await _refuse(exchange, services, Problem.of(Code.INTERNAL_ERROR))
     finally:
-        if outcome != "served" or handler not in _NO_LINE:
+        if outcome != "served" or not is_told(handler):
             _close(exchange, services, outcome)
         current_request.reset(token)
 
 
-def _route(exchange: Exchange) -> Handler:
-    route = find_route(exchange.raw_path)
+def _route(exchange: Exchange, services: Services) -> Handler:
+    upstreams = services.settings.upstreams
+    route = find_route(exchange.raw_path, upstreams)
     if route is None:
-        raise Refusal(Problem.of(Code.NOT_FOUND, hint=_hint(exchange)))
+        raise Refusal(Problem.of(Code.NOT_FOUND, hint=hint(exchange, upstreams)))
     handler = route.get(exchange.method)
     if handler is None:
         raise Refusal(
@@ -157,30 +118,8 @@ def _close(exchange: Exchange, services: Services, outcome: str) -> None:
     )
     tell(log, line)
     problem = None if outcome in ("served", "client_gone") else outcome
-    services.metrics.request_served(_route_name(exchange.raw_path), exchange.status, problem)
-
-
-def _route_name(raw_path: bytes) -> str:
-    """Return the path of a route of ours; whatever else is asked for has one name together."""
-    route = find_route(raw_path)
-    if route is None:
-        return "unknown"
-    return "/v1/models/{id}" if route is _ONE_MODEL else raw_path.decode("ascii")
-
-
-def _hint(exchange: Exchange) -> str:
-    """Help with the base URLs people get wrong (cases B46, B91)."""
-    host = (exchange.header(b"host") or b"").decode("latin-1")
-    if exchange.raw_path.startswith((b"/v1/v1/", b"//v1/")):
-        return f"the base URL must end with the host, as in https://{host}, without /v1"
-    if exchange.raw_path.startswith((b"/messages", b"/models")):
-        return f"this client needs the base URL https://{host}/v1"
-    if exchange.raw_path.startswith(_OPENAI_PATHS):
-        return (
-            "this is the Anthropic Messages API and OpenAI's is not served here; "
-            f"use an Anthropic client with the base URL https://{host}"
-        )
-    return ""
+    route = route_name(exchange.raw_path, services.settings.upstreams)
+    services.metrics.request_served(route, exchange.status, problem)
 
 
 async def _refuse(exchange: Exchange, services: Services, problem: Problem) -> None:
@@ -188,9 +127,11 @@ async def _refuse(exchange: Exchange, services: Services, problem: Problem) -> N
     if exchange.started_response:
         await exchange.abort()
         return
-    rendered = services.provider.render(problem, exchange.request_id)
+    upstreams = services.settings.upstreams
+    provider = services.providers[speaker(exchange.raw_path, upstreams)]
+    rendered = provider.render(problem, exchange.request_id)
     headers = list(rendered.headers)
     if problem.code is Code.METHOD_NOT_ALLOWED:
-        route = find_route(exchange.raw_path) or {}
+        route = find_route(exchange.raw_path, upstreams) or {}
         headers.append((b"allow", ", ".join(sorted(route)).encode()))
     await exchange.respond(rendered.status, headers, rendered.body)

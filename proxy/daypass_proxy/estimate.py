@@ -78,11 +78,14 @@ def quote(call: Call, prices: PriceTable, now: float) -> Quote:
     answer = max(asked, *[priced[model].context_window for model in writers])
     if call.max_output_tokens is not None:
         answer = min(call.max_output_tokens, answer)
-    text = _most_text(call, max(asked, *[price.context_window for price in priced.values()]))
+    answer *= call.choices
+    widest = max(asked, *[price.context_window for price in priced.values()])
+    text = _most_text(call, widest * call.inputs)
     base, tokens, per_output = _fees(own, call), 0, 0
     for model in writers:
         price = priced[model]
-        first, again = _most_input(call, text, answer, max(asked, price.context_window))
+        window = max(asked, price.context_window) * call.inputs
+        first, again = _most_input(call, text, answer, window)
         size = first + again * call.loops
         # The provider says the sum of all readings, and a threshold counts for that.
         per_in, per_out = _dearest(price, call, size, own=price is own)
@@ -100,9 +103,9 @@ def quote(call: Call, prices: PriceTable, now: float) -> Quote:
     return Quote(
         tariff=Tariff(own, listing, call.speed, call.inference_geo),
         base=Hold(min(-(-base // _SCALE), _BASE_MAX), min(tokens, MAX_TOKENS // 2)),
-        output_least=min(FIRST_OUTPUT_TOKENS + (call.thinking_tokens or 0), answer),
+        output_least=min(FIRST_OUTPUT_TOKENS * call.choices + (call.thinking_tokens or 0), answer),
         output_most=answer,
-        output_nano=min(-(-per_output // _SCALE), _BASE_MAX // answer),
+        output_nano=min(-(-per_output // _SCALE), _BASE_MAX // max(answer, 1)),
         whole=_thinks_freely(call, [priced[model] for model in writers]),
     )
 
@@ -114,7 +117,7 @@ def likely_input(call: Call, tariff: Tariff) -> int:
     what nobody here has seen: what counted nothing could be sent for nothing, by hanging up on each
     answer.
     """
-    window = max(_long_context(call), tariff.context_window)
+    window = max(_long_context(call), tariff.context_window) * call.inputs
     if call.unseen:
         return window
     tokens = likely_tokens(call.body, call.image_bytes + call.document_bytes)
@@ -139,7 +142,7 @@ def _most_input(call: Call, text: int, answer: int, window: int) -> tuple[int, i
     More than the window is refused by the provider; a document may fill it, whatever its size in
     bytes. Where tools run at the provider, what was written and found so far is read again too.
     """
-    first = text + call.images * IMAGE_TOKENS
+    first = text + call.images * (call.image_tokens or IMAGE_TOKENS)
     if call.documents or call.unseen:
         first = window
     again = first + answer + call.found if call.loops else first

@@ -31,6 +31,8 @@ HEAD_EXTENSION = "daypass.head"
 # A `Direct`. An ASGI server has only `send`, a coroutine and a dictionary for each piece.
 DIRECT_EXTENSION = "daypass.direct"
 
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_OF_THE_BODY = frozenset({b"content-length", b"content-type", b"transfer-encoding"})
 UNIX_PEER = "unix"
 """The peer of every client that came by the Unix socket; it has no address."""
 
@@ -67,7 +69,8 @@ class Exchange:
 
     __slots__ = (
         "_client", "_direct", "_extensions", "_length", "_receive", "_send", "head", "headers",
-        "method", "raw_path", "raw_query", "request_id", "started", "started_response", "status",
+        "method", "raw_path", "raw_query", "request_id", "scheme", "started", "started_response",
+        "status",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +87,7 @@ class Exchange:
         self.raw_path: bytes = scope["raw_path"]
         self.raw_query: bytes = scope["query_string"]
         self.headers: HeaderPairs = tuple(scope["headers"])
+        self.scheme: str = scope.get("scheme", "https")
         self._client: tuple[str, int] | None = scope.get("client")
         self.request_id = request_id
         self.started = started
@@ -97,6 +101,41 @@ class Exchange:
         self._receive = receive
         self._send = send
         self.status: int | None = None
+
+    def within(self, body: bytes, media: tuple[bytes, bytes], send: Send) -> "Exchange":
+        """Return an exchange of the same client with another body, whose answer goes to `send`.
+
+        `media` is its content-type. It is told when the client goes as this one is.
+        """
+        kept = [pair for pair in self.headers if pair[0] not in _OF_THE_BODY]
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        scope = {
+            "method": self.method,
+            "raw_path": self.raw_path,
+            "query_string": b"",
+            "headers": (*kept, media, (b"content-length", b"%d" % len(body))),
+            "scheme": self.scheme,
+            "client": self._client,
+            "extensions": {
+                name: self._extensions[name]
+                for name in (ABORT_EXTENSION, GONE_EXTENSION)
+                if name in self._extensions
+            },
+        }
+        return Exchange(scope, receive, send, request_id=self.request_id, started=self.started)
+
+    @property
+    def origin(self) -> str:
+        """Where the client is, as the beginning of a base URL.
+
+        Whoever speaks plain HTTP from elsewhere came through a proxy that has the certificate.
+        """
+        host = (self.header(b"host") or b"").decode("latin-1")
+        loopback = host.rpartition(":")[0].strip("[]") in _LOOPBACK or host in _LOOPBACK
+        return f"{self.scheme if loopback else 'https'}://{host}"
 
     @property
     def peer(self) -> str:
@@ -209,6 +248,10 @@ class Exchange:
         """Send a piece of the body; waits while the client reads slowly."""
         if not self.write(chunk):
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def say(self, words: bytes) -> None:
+        """Send words of ours in the midst of a body."""
+        await self.send(words)
 
     async def finish(self) -> None:
         """End the body tidily."""

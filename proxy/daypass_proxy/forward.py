@@ -6,42 +6,46 @@ provider before the call is admitted; and every call ends in one `call_closed` l
 
 from __future__ import annotations
 
+from daypass_core.claims import Claims
 from daypass_core.problem import Code, Problem, Refusal, refuse
+from daypass_core.scope import Detail
 from daypass_proxy.admit import admit
 from daypass_proxy.attempt import cut_problem
 from daypass_proxy.body.spool import spool_above
 from daypass_proxy.closing import CallRecord, close_call
 from daypass_proxy.exchange import ClientGone, Exchange
+from daypass_proxy.providers import Place
 from daypass_proxy.relay import relay
 from daypass_proxy.services import Services
 from daypass_proxy.streams import CallCut, CutReason
 from daypass_proxy.upstream import send
 
 
-async def forward(exchange: Exchange, endpoint: str, services: Services) -> None:
-    """Serve one inference request."""
+async def forward(exchange: Exchange, place: Place, services: Services) -> None:
+    """Serve one inference request for an endpoint of a provider."""
     record = CallRecord()
     try:
-        await _serve(exchange, endpoint, services, record)
+        await _serve(exchange, place, services, record)
     except Refusal as refusal:
-        await _refuse(exchange, refusal.problem, services, record)
+        await _refuse(exchange, refusal.problem, place, services, record)
     except CallCut as cut:
         if cut.reason is not CutReason.CLIENT_GONE:
-            await _refuse(exchange, cut_problem(cut.reason), services, record)
+            await _refuse(exchange, cut_problem(cut.reason), place, services, record)
         else:
             record.outcome = "client_gone"
     except ClientGone:
         record.outcome = "client_gone"
     finally:
-        close_call(exchange, endpoint, services, record)
+        close_call(exchange, place.endpoint, services, record)
 
 
-async def _serve(exchange: Exchange, endpoint: str, services: Services, record: CallRecord) -> None:
-    provider, limit = services.provider, services.settings.max_body_bytes
+async def _serve(exchange: Exchange, place: Place, services: Services, record: CallRecord) -> None:
+    endpoint, limit = place.endpoint, services.settings.max_body_bytes
+    provider = services.providers[place.provider]
     claims = record.claims = await services.authenticator.authenticate(exchange)
-    detail = claims.scope.for_provider(provider.name)
+    detail = claims.scope.for_provider(place.provider)
     if detail is None or not detail.allows_endpoint(endpoint):
-        raise refuse(Code.INSUFFICIENT_SCOPE)
+        raise refuse(Code.INSUFFICIENT_SCOPE, hint=_elsewhere(exchange, claims, detail, services))
     # A model is allowed under all its names (B40).
     detail = services.prices.names(detail)
     with services.body_room.enter(claims.sandbox, exchange.body_size(limit)) as took:
@@ -57,7 +61,23 @@ async def _serve(exchange: Exchange, endpoint: str, services: Services, record: 
             await relay(reply, attempt, exchange, provider, services.clock)
 
 
-async def _refuse(exchange: Exchange, problem: Problem, services: Services, to: CallRecord) -> None:
+def _elsewhere(
+    exchange: Exchange, claims: Claims, detail: Detail | None, services: Services
+) -> str:
+    """Tell a client of one provider with a token for another where that one is (case B91)."""
+    if detail is not None:
+        return ""
+    bases = [
+        f"for {each.provider} the base URL is {exchange.origin}{provider.base}"
+        for each in claims.scope.details
+        if (provider := services.providers.get(each.provider)) is not None
+    ]
+    return "; ".join(bases)
+
+
+async def _refuse(
+    exchange: Exchange, problem: Problem, place: Place, services: Services, to: CallRecord
+) -> None:
     """Answer with the problem; a subject we know has its refusals counted."""
     to.refused, to.outcome = problem.code, "refused"
     if to.claims is not None:
@@ -65,5 +85,6 @@ async def _refuse(exchange: Exchange, problem: Problem, services: Services, to: 
     if exchange.started_response:
         await exchange.abort()
         return
-    rendered = services.provider.render(problem, exchange.request_id)
+    provider = services.providers[place.provider]
+    rendered = provider.render(problem, exchange.request_id, place.endpoint)
     await exchange.respond(rendered.status, rendered.headers, rendered.body)

@@ -4,12 +4,14 @@
 only look; a figure that one moment ago was another is as good.
 """
 
+from collections.abc import Mapping
 from importlib.metadata import version
 
 from prometheus_client import ProcessCollector
 
 from daypass_core.log import dropped_lines
 from daypass_proxy import metric_specs as specs
+from daypass_proxy.keyring_pool import Cause, Use
 from daypass_proxy.loop_lag import LoopLag
 from daypass_proxy.services import Services
 
@@ -40,7 +42,17 @@ def _watch_keys(services: Services) -> None:
     read(specs.KEY_SET_READS, lambda: _by_word(jwks.reads))
     read(specs.PROVIDER_KEY_AGE, lambda: keyring.age)
     read(specs.PROVIDER_KEY_READS, lambda: _by_word(keyring.reads))
+    uses = keyring.uses
+    read(specs.POOL_REQUESTS, lambda: {name: float(use.requests) for name, use in uses.items()})
+    read(specs.POOL_FAILOVERS, lambda: {name: float(use.failovers) for name, use in uses.items()})
+    read(specs.POOL_COOLDOWNS, lambda: _cooldowns(uses))
 
 
 def _by_word(counts: dict[str, int]) -> dict[tuple[str, ...], float]:
     return {(word,): float(count) for word, count in counts.items()}
+
+
+def _cooldowns(uses: Mapping[tuple[str, str], Use]) -> dict[tuple[str, ...], float]:
+    return {
+        (*name, cause): float(use.cooled[cause]) for name, use in uses.items() for cause in Cause
+    }

@@ -23,8 +23,8 @@ from daypass_proxy.providers import Rendered
 
 log = get_logger(__name__)
 
-Render = Callable[[Problem, str], Rendered]
-"""Turns a problem, and our id of the request, into an answer: `Provider.render`."""
+Render = Callable[[Problem, str, bytes], Rendered]
+"""Turns a problem, our id of the request and its target, as far as it came, into an answer."""
 
 Refused = Callable[[str], None]
 """Counts a refusal that was written here, by its code: `Metrics.refused`."""
@@ -68,6 +68,7 @@ class GuardedConnection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.url = b""
         limits = self.limits
         self._deadline = Deadline(self.loop, min(limits.header_seconds, limits.body_seconds))
         self._stall: Deadline | None = None  # made for the few clients that ever read slowly
@@ -138,7 +139,7 @@ class GuardedConnection(HttpToolsProtocol):
         """Answer, half-close, and read a little on, so that the answer outruns the reset."""
         if self.transport.is_closing():
             return
-        rendered = self.render(refusal.problem, new_id("req"))
+        rendered = self.render(refusal.problem, new_id("req"), self.url)
         self.transport.write(whole_answer(rendered, self.server_state.default_headers))
         self.refused(refusal.problem.code)
         if self.transport.can_write_eof():

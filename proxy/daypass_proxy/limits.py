@@ -61,6 +61,37 @@ def told(states: Sequence[LimitState]) -> HeaderPairs:
     """
     if not states:
         return ()
+    usd, tokens, requests, resets_at = _least(states)
+    pairs: list[tuple[bytes, bytes]] = []
+    if usd is not None:
+        pairs.append((REMAINING_USD, format_usd(usd).encode()))
+    if tokens is not None:
+        pairs.append((REMAINING_TOKENS, b"%d" % tokens))
+    if requests is not None:
+        pairs.append((REMAINING_REQUESTS, b"%d" % requests))
+    if resets_at:
+        pairs.append((RESETS_AT, moment(resets_at).encode()))
+    return tuple(pairs)
+
+
+def remaining(states: Iterable[LimitState]) -> dict[str, object]:
+    """Return what `told` says, for JSON; null for what no limit is set on."""
+    usd, tokens, requests, resets_at = _least(states)
+    return {
+        "usd": None if usd is None else format_usd(usd),
+        "tokens": tokens,
+        "requests": requests,
+        "resets_at": moment(resets_at) if resets_at else None,
+    }
+
+
+def _least(
+    states: Iterable[LimitState],
+) -> tuple[int | None, int | None, int | None, int | None]:
+    """Return the least that is left of dollars (in nano), tokens and requests, and when it resets.
+
+    It runs on every call, so the comparisons are plain.
+    """
     usd = tokens = requests = _PLENTY
     usd_at = tokens_at = requests_at = None
     for state in states:
@@ -73,17 +104,12 @@ def told(states: Sequence[LimitState]) -> HeaderPairs:
                 tokens, tokens_at = left, state.resets_at
         elif limit is Limit.RPM and left < requests:
             requests, requests_at = left, state.resets_at
-    pairs: list[tuple[bytes, bytes]] = []
-    if usd < _PLENTY:
-        pairs.append((REMAINING_USD, format_usd(max(usd, 0)).encode()))
-    if tokens < _PLENTY:
-        pairs.append((REMAINING_TOKENS, b"%d" % max(tokens, 0)))
-    if requests < _PLENTY:
-        pairs.append((REMAINING_REQUESTS, b"%d" % max(requests, 0)))
-    resets_at = usd_at or tokens_at or requests_at
-    if resets_at:
-        pairs.append((RESETS_AT, moment(resets_at).encode()))
-    return tuple(pairs)
+    return (
+        None if usd == _PLENTY else max(usd, 0),
+        None if tokens == _PLENTY else max(tokens, 0),
+        None if requests == _PLENTY else max(requests, 0),
+        usd_at or tokens_at or requests_at,
+    )
 
 
 def document(states: Iterable[LimitState]) -> dict[str, dict[str, object]]:
@@ -122,7 +148,8 @@ def refusal(refused: LedgerRefused) -> Refusal:
         title = f"{owner} {kind.name} exceeded"
         hint = _allowed(state)
     else:
-        title = f"what is left of the {owner} {kind.name} is held by calls in flight"
+        by = "calls in flight and delegated tokens" if state.set_aside else "calls in flight"
+        title = f"what is left of the {owner} {kind.name} is held by {by}"
         hint = f"{_words(state.limit, state.held)} are held, {_left(state, state.left)} are left"
     return Refusal(_later(refused, title, hint, headers))
 
@@ -169,7 +196,7 @@ def _later(refused: LedgerRefused, title: str, hint: str, headers: HeaderPairs =
 
 
 def _owner(state: LimitState) -> str:
-    """Return whose limit it is: `sandbox` or `tenant`."""
+    """Return whose limit it is: `sandbox`, `tenant`, or `grant` of a delegated token."""
     return state.account.partition(":")[0]
 
 

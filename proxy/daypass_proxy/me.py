@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from daypass_core.claims import Claims, account_id
+from daypass_core.claims import Claims
 from daypass_core.money import format_usd
 from daypass_core.problem import Code, Refusal, refuse
 from daypass_core.scope import Detail, scope_to_wire
@@ -21,6 +21,7 @@ from daypass_proxy.services import Services
 
 MODELS_PREFIX = b"/v1/models/"
 MODEL_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:@-]{0,255}")
+_PROVIDER = "anthropic"  # whose API the bare origin speaks
 _MAX_LIMIT = 1000
 _QUERY_KEYS = frozenset({"limit", "after_id"})
 # The API's own word for "release date unknown".
@@ -31,23 +32,27 @@ async def describe_self(exchange: Exchange, services: Services) -> None:
     """GET /v1/self: who the token is, what it may call, what is left of each of its limits."""
     claims = await services.authenticator.authenticate(exchange)
     _no_query(exchange)
-    account = account_id(claims.sandbox)
+    account = claims.account
     try:
         balance = await services.ledger.balance(account)
     except LedgerUnavailable:
         raise refuse(Code.STORE_UNAVAILABLE) from None
-    # What the tenant has and spends is told only where it stands in the way of a call.
-    own = [] if balance is None else [one for one in balance.limits if one.account == account]
+    # What those above have and spend is told only where it stands in the way of a call: the limits
+    # of the token's own account, and the least that is left for it, as every answer has it, too.
+    chain = () if balance is None else balance.limits
+    own = [one for one in chain if one.account == account]
     document = {
         "sandbox": claims.sandbox,
         "tenant": claims.tenant,
         "subject": claims.subject,
+        "grants": list(claims.grants),
         "token_id": claims.token_id,
         "issued_at": claims.issued_at,
         "expires_at": claims.expires_at,
         "authorization_details": scope_to_wire(claims.scope),
         "budget": None if balance is None else _budget(balance, own),
         "limits": limits.document(own),
+        "remaining": limits.remaining(chain),
     }
     await _json(exchange, 200, document)
 
@@ -56,7 +61,7 @@ async def list_models(exchange: Exchange, services: Services) -> None:
     """GET /v1/models: the models of the scope, in the API's shape."""
     detail = await _models_detail(exchange, services)
     limit, after = _page(exchange)
-    names = allowed_models(detail, services.prices.models(services.provider.name))
+    names = allowed_models(detail, services.prices.models(_PROVIDER))
     start = names.index(after) + 1 if after in names else 0
     page = names[start : start + limit]
     document = {
@@ -120,6 +125,7 @@ def _budget(balance: Balance, own: Sequence[LimitState]) -> dict[str, str | None
         "budget_usd": usd(None if whole is None else whole.ceiling),
         "spent_usd": usd(balance.spent_nano),
         "reserved_usd": usd(balance.reserved_nano),
+        "set_aside_usd": usd(0 if whole is None else whole.set_aside),
         "remaining_usd": usd(None if whole is None else whole.left),
     }
 
@@ -131,7 +137,7 @@ def usd(nano: int | None) -> str | None:
 
 async def _models_detail(exchange: Exchange, services: Services) -> Detail:
     claims: Claims = await services.authenticator.authenticate(exchange)
-    detail = claims.scope.for_provider(services.provider.name)
+    detail = claims.scope.for_provider(_PROVIDER)
     if detail is None or not detail.allows_endpoint("models"):
         refusal = refuse(Code.INSUFFICIENT_SCOPE)
         services.count_refusal(claims.sandbox, refusal.problem)

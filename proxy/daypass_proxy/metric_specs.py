@@ -171,6 +171,24 @@ PROVIDER_KEY_READS = Spec(
     "Attempts to read a provider key from where it lives.",
     ("result",),
 )
+POOL_REQUESTS = Spec(
+    _COUNTER,
+    "daypass_pool_requests_total",
+    "Requests that went up with a key of a pool.",
+    ("gen_ai_provider_name", "key"),
+)
+POOL_COOLDOWNS = Spec(
+    _COUNTER,
+    "daypass_pool_cooldowns_total",
+    "Times that a key of a pool began to cool down, by the cause.",
+    ("gen_ai_provider_name", "key", "cause"),
+)
+POOL_FAILOVERS = Spec(
+    _COUNTER,
+    "daypass_pool_failovers_total",
+    "Calls that went on with another key of the pool, by the key that they left.",
+    ("gen_ai_provider_name", "key"),
+)
 LEDGER_READY = Spec(_GAUGE, "daypass_ledger_ready", "1 while the ledger can write, else 0.")
 LEDGER_WAITING = Spec(
     _GAUGE, "daypass_ledger_waiting", "Operations that wait for the ledger's next transaction."

@@ -17,7 +17,7 @@ from daypass_proxy.closed import CallClosed
 MAX_MODELS = 50
 MAX_TENANTS = 100
 _MAX_KEPT = 4096
-_OPERATIONS = {"messages": "chat"}
+_OPERATIONS = {"messages": "chat", "chat_completions": "chat", "responses": "chat"}
 """Our endpoints in OpenTelemetry's words; an endpoint that has none keeps its own name."""
 _OF_THE_PROVIDER = frozenset({"unreachable", "upstream_broken", "upstream_refused"})
 _STATUSES = frozenset({400, 401, 402, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 504, 529})

@@ -19,6 +19,7 @@ from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_proxy.allowance import Unpaid
 from daypass_proxy.attempt import Attempt, Reply, cut_problem
 from daypass_proxy.exchange import ClientGone, Exchange, HeaderPairs, header_text
+from daypass_proxy.hidden import HidesUsage
 from daypass_proxy.ledger import Outcome
 from daypass_proxy.limits import told
 from daypass_proxy.meter import EVENT_STREAM, Meter, media_type, meter_for
@@ -92,7 +93,7 @@ class _Stream:
 
     __slots__ = (
         "_allowance", "_answer", "_attempt", "_clock", "_coding", "_exchange", "_meter",
-        "_provider", "_told",
+        "_out", "_provider", "_told",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +112,8 @@ class _Stream:
         self._meter = meter
         self._attempt = attempt
         self._exchange = exchange
+        hides = attempt.call.hides_usage and not coding
+        self._out: Exchange | HidesUsage = HidesUsage(exchange) if hides else exchange
         self._provider = provider
         self._clock = clock
         self._told = False
@@ -147,7 +150,7 @@ class _Stream:
         """Pass on what comes, as it comes: events that wait together leave together."""
         attempt, meter, check = self._attempt, self._meter, self._attempt.live.check
         allowance = self._allowance
-        read, send, onward = self._answer.read, self._exchange.send, self._onward()
+        read, send, onward = self._answer.read, self._out.send, self._onward()
         # Plain words inside a compressed stream would be noise.
         within = None if self._coding else KEEP_ALIVE_SECONDS
         while True:
@@ -181,7 +184,7 @@ class _Stream:
         a call that was cut, a client that has to be waited for or is gone, a hold that has to grow.
         """
         attempt, live, allowance = self._attempt, self._attempt.live, self._allowance
-        meter, write = self._meter, self._exchange.write
+        meter, write = self._meter, self._out.write
 
         def onward(chunk: bytes) -> bool:
             if (
@@ -221,10 +224,11 @@ class _Stream:
                     await exchange.abort()
                     return
                 if not self._told:
-                    said = self._provider.stream_error(problem, exchange.request_id)
+                    endpoint = self._attempt.call.endpoint
+                    said = self._provider.stream_error(problem, exchange.request_id, endpoint)
                     # The empty line closes an event that was cut off; elsewhere it says nothing.
-                    await exchange.send(b"\n\n" + said)
-                await exchange.finish()
+                    await self._out.say(b"\n\n" + said)
+                await self._out.finish()
         except (TimeoutError, ClientGone):
             await exchange.abort()
 
@@ -262,7 +266,8 @@ async def _collect(answer: Answer, meter: Meter, attempt: Attempt, clock: Clock)
 def _meter(media: str, coding: str, attempt: Attempt) -> Meter:
     """Return the meter for the answer; raises Refusal for one that could not be metered."""
     try:
-        return meter_for(media, coding, billable=attempt.call.billable)
+        call = attempt.call
+        return meter_for(media, coding, billable=call.billable, dialect=call.dialect)
     except UnknownCoding as error:
         attempt.outcome = Outcome.UPSTREAM_BROKEN
         event(log, "upstream_broken", level=WARNING, reason=str(error))

@@ -1,17 +1,20 @@
 """The hold of one upstream attempt: what it may cost, asked of the ledger, and the answer to a no.
 
-Place in the flow: `admit` takes it before the upstream sees a byte, and `upstream` once more for a
-second attempt. A call whose endpoint costs nothing holds nothing, but passes here like any other:
-so it counts towards the requests and open calls of its accounts, and has a row of its own.
+Place in the flow: `admit` takes it before the upstream sees a byte, and `upstream` once more for
+each further attempt; both `recheck` that the caller still may. A call whose endpoint costs nothing
+holds nothing, but passes here like any other: so it counts towards the requests and open calls of
+its accounts, and has a row of its own.
 """
 
 from __future__ import annotations
 
 from logging import ERROR
 
-from daypass_core.claims import Claims, account_id
+from daypass_core.claims import Claims
 from daypass_core.log import event, get_logger
 from daypass_core.problem import Code, Refusal, refuse
+from daypass_core.revocation import Verdict
+from daypass_core.verify import LEEWAY
 from daypass_proxy import limits
 from daypass_proxy.attempt import Attempt, Held
 from daypass_proxy.estimate import Quote, Unpriced, quote
@@ -19,6 +22,7 @@ from daypass_proxy.ledger import (
     Hold,
     LedgerRefused,
     LedgerUnavailable,
+    Outcome,
     Policy,
     Reservation,
 )
@@ -45,7 +49,7 @@ async def reserve(
     reservation = Reservation(
         usage_id=usage_id,
         attempt=attempt,
-        account=account_id(claims.sandbox),
+        account=claims.account,
         tenant=claims.tenant,
         sandbox=claims.sandbox,
         grant_id=claims.grants[-1],
@@ -94,6 +98,27 @@ def fit(attempt: Attempt, provider: Provider) -> None:
     except ValueError:
         hint = f"it pays for {most} output tokens, and its max_tokens is above that"
         raise refuse(Code.BUDGET_EXHAUSTED, "budget too low for this call", hint=hint) from None
+
+
+def recheck(attempt: Attempt, services: Services) -> None:
+    """Check once more that the call may go up: its token lives, and nobody revoked it meanwhile.
+
+    Raises Refusal: view_stale, token_expired, token_revoked.
+    """
+    claims = attempt.claims
+    try:
+        services.revocations.check_fresh()
+    except Refusal:
+        attempt.outcome = Outcome.CUT_STALE
+        raise
+    verdict = services.revocations.verdict(claims)
+    if verdict is Verdict.REVOKED:
+        attempt.outcome = Outcome.CUT_REVOKED
+        raise refuse(Code.TOKEN_REVOKED)
+    expired = services.clock.now() >= claims.expires_at + LEEWAY
+    if expired or verdict is Verdict.TOKEN_ENDED:
+        attempt.outcome = Outcome.CUT_REVOKED
+        raise refuse(Code.TOKEN_EXPIRED)
 
 
 def _quote(call: Call, services: Services) -> Quote:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from daypass_core.clock import Clock
@@ -25,13 +25,16 @@ from daypass_proxy.transport import Transport
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`sleep` takes seconds; `new_id` takes a prefix ("req") and returns "req_…"."""
+    """`sleep` takes seconds; `new_id` takes a prefix ("req") and returns "req_…".
+
+    `providers` are by name, those of the settings included.
+    """
 
     settings: Settings
     clock: Clock
     new_id: Callable[[str], str]
     sleep: Callable[[float], Awaitable[None]]
-    provider: Provider
+    providers: Mapping[str, Provider]
     authenticator: Authenticator
     jwks: JwksCache
     broker: Broker

@@ -4,8 +4,9 @@
 taken here too, since this is the only file of the proxy that sees the environment.
 """
 
+import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,20 +14,18 @@ from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
 from daypass_core.log import LEVELS
-from daypass_core.secret import (
-    BadReference,
-    Reference,
-    Secret,
-    SecretUnreadable,
-    parse_reference,
-    read_secret_file,
-)
+from daypass_core.secret import Secret
 from daypass_core.server import TlsFiles
-from daypass_core.settings import Listen, Reader, environment
-from daypass_core.vault import VaultSettings
+from daypass_core.settings import REQUIRED, Listen, Reader, environment
+from daypass_core.source import read_networks
+from daypass_core.vault_settings import VaultSettings, read_vault
+from daypass_proxy.key_references import KeySource, parse_keys, references, shared
+from daypass_proxy.upstreams import Upstream, read_upstreams
 
-_TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|\*")
 _KEYS = "DAYPASS_ANTHROPIC_KEYS"
+_OPENAI_KEYS = "DAYPASS_OPENAI_KEYS"
+_UPSTREAMS = "DAYPASS_UPSTREAMS"
+_BROKER = "DAYPASS_BROKER_URL"
 _SQLITE = "sqlite:///"
 _ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -46,8 +45,9 @@ class EgressProxy:
 class Settings:
     """Everything the proxy is told. Times in seconds, sizes in bytes.
 
-    `anthropic_keys` maps a tenant, or "*" for all others, to where its provider key lives;
-    `env_secrets` holds the values of the env:// references among them, by variable name.
+    `anthropic_keys` and `openai_keys` map a tenant, or "*" for all others, to where its provider
+    key lives; `env_secrets` holds the values of the env:// references among them, by variable name.
+    `openai_url` is what a client would have as its base URL; `upstreams` are by name.
     """
 
     issuer: str
@@ -58,10 +58,13 @@ class Settings:
     tls: TlsFiles | None
     broker_url: str
     anthropic_url: str
+    openai_url: str
+    upstreams: Mapping[str, Upstream]
     upstream_ca_file: Path | None
     upstream_private: bool
     egress_proxy: EgressProxy | None
-    anthropic_keys: Mapping[str, Reference]
+    anthropic_keys: Mapping[str, KeySource]
+    openai_keys: Mapping[str, KeySource]
     shared_keys: bool
     vault: VaultSettings | None
     prices: Path | None
@@ -78,6 +81,19 @@ class Settings:
     header_seconds: float
     metrics_listen: tuple[Listen, ...]
     env_secrets: Mapping[str, Secret] = field(default_factory=dict, repr=False)
+    trusted_proxies: tuple[str, ...] = ()
+
+    def origin(self, provider: str) -> str:
+        """Return the URL of a provider, to which a call adds its path."""
+        if provider == "anthropic":
+            return self.anthropic_url
+        return self.openai_url if provider == "openai" else self.upstreams[provider].url
+
+    @property
+    def keys(self) -> dict[str, Mapping[str, KeySource]]:
+        """Where keys live, by provider and tenant; of those upstreams that ask for one."""
+        others = {name: each.keys for name, each in self.upstreams.items() if each.keys}
+        return {"anthropic": self.anthropic_keys, "openai": self.openai_keys, **others}
 
     @property
     def database_path(self) -> Path | None:
@@ -91,7 +107,8 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     """Read the settings from `environ`, or from the process; raises SettingsError."""
     environ = environment() if environ is None else environ
     reader = Reader(environ)
-    keys: dict[str, Reference] = reader.parsed(_KEYS, parse_keys, dict[str, Reference]())
+    upstreams: dict[str, Upstream] = reader.parsed(_UPSTREAMS, _upstreams, {}, {})
+    keys = _keys(reader, upstreams)
     database_url = _read_database_url(reader)
     settings = Settings(
         issuer=reader.url("DAYPASS_ISSUER"),
@@ -100,16 +117,19 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         log_level=reader.choice("DAYPASS_LOG_LEVEL", LEVELS, "info"),
         listen=reader.listens("DAYPASS_PROXY_LISTEN", (Listen("127.0.0.1", 8700),)),
         tls=_tls(reader),
-        broker_url=reader.parsed("DAYPASS_BROKER_URL", _broker_url, ""),
+        broker_url=reader.parsed(_BROKER, _broker_url, ""),
         anthropic_url=reader.parsed(
             "DAYPASS_ANTHROPIC_URL", _upstream_url, "", "https://api.anthropic.com"
         ),
+        openai_url=reader.parsed("DAYPASS_OPENAI_URL", _base_url, "", "https://api.openai.com/v1"),
+        upstreams=MappingProxyType(upstreams),
         upstream_ca_file=reader.path("DAYPASS_UPSTREAM_CA_FILE", None),
         upstream_private=reader.flag("DAYPASS_UPSTREAM_PRIVATE"),
         egress_proxy=reader.parsed("DAYPASS_EGRESS_PROXY", parse_egress_proxy, None, None),
-        anthropic_keys=MappingProxyType(keys),
+        anthropic_keys=MappingProxyType(keys[_KEYS]),
+        openai_keys=MappingProxyType(keys[_OPENAI_KEYS]),
         shared_keys=reader.flag("DAYPASS_SHARED_KEYS"),
-        vault=_vault(reader, keys),
+        vault=read_vault(reader, _needs_vault(keys)),
         prices=reader.path("DAYPASS_PRICES", None),
         max_body_bytes=reader.integer("DAYPASS_MAX_BODY_BYTES", 32 * 1024 * 1024, least=1024),
         body_workers=reader.integer("DAYPASS_BODY_WORKERS", 2, least=1, most=64),
@@ -126,36 +146,64 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         header_seconds=reader.seconds("DAYPASS_HEADER_SECONDS", 10.0, least=0.1),
         metrics_listen=reader.listens("DAYPASS_PROXY_METRICS_LISTEN", ()),
         env_secrets=_env_secrets(reader, keys, environ),
+        trusted_proxies=reader.parsed("DAYPASS_TRUSTED_PROXIES", read_networks, (), ()),
     )
-    if not settings.shared_keys and shared(keys):
-        reader.problem(
-            _KEYS, "gives several tenants one provider key; set DAYPASS_SHARED_KEYS=1 to allow it"
-        )
-    if _is_self(settings.anthropic_url, settings.listen):
-        reader.problem("DAYPASS_ANTHROPIC_URL", "points at this proxy itself")
-    if _is_self(settings.broker_url, settings.listen):
-        reader.problem("DAYPASS_BROKER_URL", "points at this proxy itself")
+    _check_keys(reader, settings, keys)
+    _check_targets(reader, settings)
     reader.done()
     return settings
 
 
-def parse_keys(value: str) -> dict[str, Reference]:
-    """Read `tenant=reference[,tenant=reference]`; raises ValueError that repeats no value."""
-    keys: dict[str, Reference] = {}
-    for number, entry in enumerate(value.split(","), 1):
-        tenant, separator, text = entry.strip().partition("=")
-        if not separator or not _TENANT.fullmatch(tenant):
-            raise ValueError(f"entry {number} must be tenant=reference or *=reference")
-        if tenant in keys:
-            raise ValueError(f"entry {number} repeats a tenant")
-        try:
-            reference = parse_reference(text)
-        except BadReference as error:
-            raise ValueError(f"entry {number}: {error}") from None
-        if tenant != "*" and reference.per_tenant:
-            reference = reference.for_tenant(tenant)
-        keys[tenant] = reference
-    return keys
+def _check_keys(
+    reader: Reader, settings: Settings, keys: Mapping[str, Mapping[str, KeySource]]
+) -> None:
+    """Tenants share a provider key by choice only."""
+    for name, tenants in keys.items():
+        if not settings.shared_keys and shared(tenants):
+            reader.problem(
+                name,
+                "gives several tenants one provider key; set DAYPASS_SHARED_KEYS=1 to allow it",
+            )
+
+
+def _check_targets(reader: Reader, settings: Settings) -> None:
+    """Nothing leads back to this proxy, and no provider key over a public network in the clear."""
+    for name, url in _urls(settings):
+        if _is_self(url, settings.listen):
+            reader.problem(name, "points at this proxy itself")
+        if name != _BROKER and not settings.upstream_private and _is_in_the_clear(url):
+            reader.problem(
+                name,
+                "is http, so provider keys would pass over public networks in the clear; use https,"
+                " or set DAYPASS_UPSTREAM_PRIVATE=1 if the name leads to a private address",
+            )
+
+
+def _keys(reader: Reader, upstreams: Mapping[str, Upstream]) -> dict[str, dict[str, KeySource]]:
+    """Return where keys live, by the setting that says it; there must be a provider at least."""
+    none: dict[str, KeySource] = {}
+    openai = reader.parsed(_OPENAI_KEYS, parse_keys, none, none)
+    enough = openai is not none or upstreams
+    found = {
+        _KEYS: reader.parsed(_KEYS, parse_keys, none, none if enough else REQUIRED),
+        _OPENAI_KEYS: openai,
+    }
+    return found | {
+        f"{_UPSTREAMS}, {name}": dict(each.keys) for name, each in upstreams.items() if each.keys
+    }
+
+
+def _urls(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield every place that requests go to, and the setting that names it."""
+    yield "DAYPASS_ANTHROPIC_URL", settings.anthropic_url
+    yield "DAYPASS_OPENAI_URL", settings.openai_url
+    for name, each in settings.upstreams.items():
+        yield f"{_UPSTREAMS}, {name}", each.url
+    yield _BROKER, settings.broker_url
+
+
+def _upstreams(value: str) -> dict[str, Upstream]:
+    return read_upstreams(Path(value), _base_url)
 
 
 def parse_egress_proxy(value: str) -> EgressProxy:
@@ -178,37 +226,14 @@ def parse_egress_proxy(value: str) -> EgressProxy:
     return EgressProxy(parts.hostname, port, user, Secret(password) if password else None)
 
 
-def shared(keys: Mapping[str, Reference]) -> bool:
-    """Say whether two tenants could end up with the same reference."""
-    own = [reference for tenant, reference in keys.items() if tenant != "*"]
-    if len(set(own)) < len(own):
-        return True
-    default = keys.get("*")
-    if default is None:
-        return False
-    return not default.per_tenant or any(
-        _names_another(default, tenant, reference)
-        for tenant, reference in keys.items()
-        if tenant != "*"
-    )
-
-
-def _names_another(default: Reference, tenant: str, reference: Reference) -> bool:
-    """Say whether an entry of `tenant` is what the "*" template gives to another tenant."""
-    if (default.kind, default.mount, default.field) != (
-        reference.kind,
-        reference.mount,
-        reference.field,
-    ):
-        return False
-    pattern = re.escape(default.path).replace(re.escape("{tenant}"), "([a-z0-9][a-z0-9-]{0,62})")
-    match = re.fullmatch(pattern, reference.path)
-    return match is not None and any(name != tenant for name in match.groups())
-
-
 def _upstream_url(value: str) -> str:
     """Keep a prefix, drop what clients append themselves: a final "/" or "/v1" (case B46)."""
-    url = _url(value, ("https", "http")).removesuffix("/v1").rstrip("/")
+    return _base_url(value).removesuffix("/v1").rstrip("/")
+
+
+def _base_url(value: str) -> str:
+    """Keep a prefix as OpenAI's clients have it, with /v1; drop a final "/"."""
+    url = _url(value, ("https", "http")).rstrip("/")
     if ".." in url or "%" in url or "//" in url.partition("://")[2]:
         raise ValueError("must be a plain URL without '..', '%' and '//'")
     return url
@@ -275,60 +300,44 @@ def _tls(reader: Reader) -> TlsFiles | None:
     return None if cert is None or key is None else TlsFiles(cert, key)
 
 
-def _vault(reader: Reader, keys: Mapping[str, Reference]) -> VaultSettings | None:
-    address = reader.url("DAYPASS_VAULT_ADDR", None)
-    needed = any(reference.kind == "vault" for reference in keys.values())
-    if address is None:
-        if needed:
-            reader.problem("DAYPASS_VAULT_ADDR", f"is not set, but {_KEYS} names vault://")
-        return None
-    token_file = reader.path("DAYPASS_VAULT_TOKEN_FILE", None)
-    role_id = reader.text("DAYPASS_VAULT_ROLE_ID", None)
-    secret_id = _secret_id(reader)
-    ca_file = reader.path("DAYPASS_VAULT_CA_FILE", None)
-    namespace = reader.text("DAYPASS_VAULT_NAMESPACE", None)
-    try:
-        return VaultSettings(
-            address=address,
-            token_file=token_file,
-            role_id=role_id,
-            secret_id=secret_id,
-            ca_file=ca_file,
-            namespace=namespace,
-        )
-    except ValueError:
-        reader.problem(
-            "DAYPASS_VAULT_ADDR",
-            "needs one way to log in: DAYPASS_VAULT_TOKEN_FILE, or DAYPASS_VAULT_ROLE_ID with"
-            " DAYPASS_VAULT_SECRET_ID_FILE",
-        )
-        return None
-
-
-def _secret_id(reader: Reader) -> Secret | None:
-    path = reader.path("DAYPASS_VAULT_SECRET_ID_FILE", None)
-    if path is None:
-        return None
-    try:
-        return read_secret_file(path)
-    except SecretUnreadable as error:
-        reader.problem("DAYPASS_VAULT_SECRET_ID_FILE", str(error))
-        return None
+def _needs_vault(keys: Mapping[str, Mapping[str, KeySource]]) -> str | None:
+    for name, tenants in keys.items():
+        sources = tenants.values()
+        if any(one.kind == "vault" for source in sources for one in references(source)):
+            return f"{name} names vault://"
+    return None
 
 
 def _env_secrets(
-    reader: Reader, keys: Mapping[str, Reference], environ: Mapping[str, str]
+    reader: Reader, keys: Mapping[str, Mapping[str, KeySource]], environ: Mapping[str, str]
 ) -> Mapping[str, Secret]:
     secrets: dict[str, Secret] = {}
-    for reference in keys.values():
-        if reference.kind != "env":
-            continue
+    named = [
+        (name, reference)
+        for name, tenants in keys.items()
+        for source in tenants.values()
+        for reference in references(source)
+        if reference.kind == "env"
+    ]
+    for name, reference in named:
         value = environ.get(reference.path, "").strip()
         if value:
             secrets[reference.path] = Secret(value)
         else:
-            reader.problem(reference.path, f"is not set, but {_KEYS} names env://{reference.path}")
+            reader.problem(reference.path, f"is not set, but {name} names env://{reference.path}")
     return MappingProxyType(secrets)
+
+
+def _is_in_the_clear(url: str) -> bool:
+    """Say whether `url` is plain http to what is no address of the inside."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme != "http" or host == "localhost":
+        return False
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return True
 
 
 def _is_self(url: str, listens: tuple[Listen, ...]) -> bool:

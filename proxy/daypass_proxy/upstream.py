@@ -1,51 +1,45 @@
 """The request to the provider, and what of its answer concerns us rather than the sandbox.
 
-Place in the flow: after admission. Builds the request from the Call's constants and the tenant's
-key, sends it, and sorts the answer: a success is handed to `relay` unread, an error answer is read
-whole and passes unmodified, unless it is about *our* account or holds our key.
+Place in the flow: after admission. Has the request sent with the tenant's key (`upstream_request`),
+and sorts the answer: a success is handed to `relay` unread, an error answer is read
+whole and passes unmodified, unless it is about *our* account or holds our key. A request is sent
+again only where nothing can have been billed: `failover`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from functools import lru_cache
 from logging import ERROR, WARNING
+from typing import Any
 
 import msgspec
 
 from daypass_core.log import event, get_logger
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_proxy.attempt import Attempt, Reply
-from daypass_proxy.exchange import HeaderPairs, header_text
+from daypass_proxy.exchange import HeaderPairs
+from daypass_proxy.failover import from_pool, with_newer_key
 from daypass_proxy.keyring import Keyring
 from daypass_proxy.ledger import Outcome
-from daypass_proxy.providers import Provider
-from daypass_proxy.reserve import fit, reserve
 from daypass_proxy.services import Services
-from daypass_proxy.transport import (
-    Answer,
-    UpstreamBroken,
-    UpstreamRequest,
-    UpstreamUnreachable,
-)
+from daypass_proxy.transport import Answer, UpstreamBroken
 from daypass_proxy.transport.inflate import coding_of, inflate
+from daypass_proxy.upstream_request import request_id, send_once, without_key
 
 log = get_logger(__name__)
 
 ERROR_BODY_MAX = 1024 * 1024
 # Looked into on the loop, so everybody waits for it; no error says so much.
 _ERROR_PLAIN_MAX = 4 * 1024 * 1024
-# Whatever a provider module lets through, these are ours to say.
-_OURS = frozenset(
+# Types and codes by which Anthropic and OpenAI speak of the account.
+_ACCOUNT_CODES = frozenset(
     {
-        b"accept-encoding", b"api-key", b"authorization", b"connection", b"content-length",
-        b"cookie", b"host", b"proxy-authorization", b"transfer-encoding", b"x-api-key",
+        "billing_error", "enforced_spend_limit_reached", "contract_spend_limit_reached",
+        "ramp_limit_exceeded", "insufficient_quota", "billing_hard_limit_reached",
+        "billing_not_active", "account_deactivated",
     }
 )  # fmt: skip
-_ACCOUNT_CODES = frozenset(
-    {"enforced_spend_limit_reached", "contract_spend_limit_reached", "ramp_limit_exceeded"}
-)
 # The API says these as invalid_request_error; the words are at the beginning of its message.
 _ACCOUNT_WORDS = re.compile(
     r"(?:your|this|you have reached)\b.{0,80}?(?:credit balance|usage limit|spend(?:ing)? limit)",
@@ -60,13 +54,19 @@ async def send(attempt: Attempt, services: Services) -> Reply:
     upstream_refused_key, upstream_broken (502).
     """
     with attempt.live.interruptible():
-        key = await services.keyring.header_for(attempt.claims.tenant, services.provider)
-        answer = await _send_once(attempt, key, services)
-        if answer.status == 401:
-            answer = await _with_newer_key(answer, key, attempt, services)
-        headers = _without_key(answer.headers, attempt, services.keyring)
+        tenant, keyring = attempt.claims.tenant, services.keyring
+        pool = keyring.pool(tenant, attempt.call.provider) if keyring.pooled else None
+        if pool is None:
+            provider = services.providers[attempt.call.provider]
+            key = await keyring.header_for(tenant, provider)
+            answer = await send_once(attempt, key, services)
+            if answer.status == 401:
+                answer = await with_newer_key(answer, key, attempt, services)
+        else:
+            answer = await from_pool(pool, attempt, services)
+        headers = without_key(answer.headers, attempt, services.keyring)
         # Only now: it goes to the ledger and the log, where a key has no place either.
-        attempt.upstream_request_id = _request_id(headers)
+        attempt.upstream_request_id = request_id(headers)
         if answer.status == 200:
             return Reply(answer.status, headers, answer)
         try:
@@ -80,95 +80,6 @@ async def send(attempt: Attempt, services: Services) -> Reply:
             return await _error_reply(answer, headers, attempt, services.keyring)
         finally:
             answer.close()
-
-
-async def _with_newer_key(
-    answer: Answer, refused: tuple[bytes, bytes], attempt: Attempt, services: Services
-) -> Answer:
-    """Send once again when a newer key is found than the one that was refused.
-
-    This is the only second request we make by ourselves (B51), since nothing is billed to a key
-    that was refused; it is an attempt of its own. Whatever else fails after a byte went up may have
-    been billed: 429, 5xx, a reset, silence are told to the client, who decides. The transport alone
-    may send again what never left: on a kept connection that turned out closed before the first
-    byte was written.
-    """
-    tenant, provider, keyring = attempt.claims.tenant, services.provider, services.keyring
-    if not await _newer_key(answer, tenant, provider, refused, keyring):
-        return answer
-    await _begin_again(attempt, services)
-    return await _send_once(attempt, await keyring.header_for(tenant, provider), services)
-
-
-async def _begin_again(attempt: Attempt, services: Services) -> None:
-    """Make it a second attempt, with a row and a hold of its own; raises Refusal as `reserve`.
-
-    The first one's row is settled before, so that the call never holds twice what it needs.
-    """
-    attempt.check_client()
-    attempt.outcome = Outcome.UPSTREAM_REFUSED
-    await attempt.settle()
-    first = attempt.held.reservation
-    held = await reserve(
-        attempt.call, attempt.claims, f"{first.usage_id}-2", services, attempt=first.attempt + 1
-    )
-    attempt.again(held)
-    fit(attempt, services.provider)
-
-
-async def _newer_key(
-    answer: Answer, tenant: str, provider: Provider, key: tuple[bytes, bytes], keyring: Keyring
-) -> bool:
-    try:
-        newer = await keyring.refresh(tenant, provider, key)
-    except BaseException:
-        answer.close()
-        raise
-    if newer:
-        answer.close()
-    return newer
-
-
-async def _send_once(attempt: Attempt, key: tuple[bytes, bytes], services: Services) -> Answer:
-    call = attempt.call
-    request = UpstreamRequest(
-        method=call.method,
-        url=_url(services.settings.anthropic_url, call.upstream_path, call.query),
-        headers=(*_theirs(call.headers), (b"accept-encoding", b"identity"), key),
-        body=call.body,
-        # Of a tenant's many calls that are revoked at once, most are marked before their tasks are
-        # woken; one whose key or connection is ready just then must not send any more.
-        before_send=attempt.live.check,
-    )
-    attempt.request, attempt.http_status = request, None
-    try:
-        if attempt.sent_at is None:
-            attempt.sent_at = services.clock.monotonic()
-        answer = await services.transport.send(request)
-    except UpstreamUnreachable as error:
-        # Once sent it may be billed, answered or not; `attempt` books it as estimated then.
-        attempt.outcome = Outcome.UPSTREAM_BROKEN if request.sent else Outcome.UNREACHABLE
-        event(log, "upstream_unreachable", level=WARNING, reason=str(error), sent=request.sent)
-        raise refuse(Code.UPSTREAM_UNREACHABLE) from None
-    except UpstreamBroken as error:
-        attempt.outcome = Outcome.UPSTREAM_BROKEN
-        event(log, "upstream_broken", level=WARNING, reason=str(error))
-        raise refuse(Code.UPSTREAM_BROKEN) from None
-    attempt.http_status = answer.status
-    return answer
-
-
-@lru_cache(maxsize=64)
-def _theirs(headers: HeaderPairs) -> HeaderPairs:
-    """Return a call's headers without those that are ours; one connection's are all alike."""
-    return tuple([(name, value) for name, value in headers if name not in _OURS])
-
-
-@lru_cache(maxsize=16)
-def _url(origin: str, path: bytes, query: bytes) -> str:
-    """Return where a call goes; path and query are constants of the provider module."""
-    target = path + b"?" + query if query else path
-    return origin + target.decode("ascii")
 
 
 async def _error_reply(
@@ -188,7 +99,8 @@ async def _error_reply(
         event(log, "upstream_refused_key", level=ERROR, status=answer.status,
               tenant=attempt.claims.tenant)  # fmt: skip
         raise refuse(Code.UPSTREAM_REFUSED_KEY)
-    if keyring.leaks(attempt.claims.tenant, plain) or len(headers) < len(answer.headers):
+    tenant, provider = attempt.claims.tenant, attempt.call.provider
+    if keyring.leaks(tenant, provider, plain) or len(headers) < len(answer.headers):
         event(log, "upstream_leaked_key", level=ERROR, status=answer.status,
               sha256=hashlib.sha256(plain).hexdigest())  # fmt: skip
         problem = Problem.of(Code.UPSTREAM_BROKEN, "provider's answer was withheld")
@@ -216,9 +128,10 @@ class _Details(msgspec.Struct):
 
 
 class _Error(msgspec.Struct):
-    type: str = ""
-    message: str = ""
+    type: str | None = ""
+    message: str | None = ""
     details: _Details | None = None
+    code: Any = None
 
 
 class _ErrorBody(msgspec.Struct):
@@ -235,25 +148,9 @@ def _is_our_account(status: int, body: bytes) -> bool:
         error = msgspec.json.decode(body, type=_ErrorBody).error
     except (msgspec.DecodeError, RecursionError):
         return False
-    code = error.details.error_code if error.details else None
+    said = {error.type, error.details.error_code if error.details else None}
+    if type(error.code) is str:
+        said.add(error.code)
     return (
-        error.type == "billing_error"
-        or code in _ACCOUNT_CODES
-        or _ACCOUNT_WORDS.match(error.message) is not None
+        not _ACCOUNT_CODES.isdisjoint(said) or _ACCOUNT_WORDS.match(error.message or "") is not None
     )
-
-
-def _without_key(headers: HeaderPairs, attempt: Attempt, keyring: Keyring) -> HeaderPairs:
-    """Return the headers in which our key does not appear (attacks row 15)."""
-    tenant = attempt.claims.tenant
-    if not keyring.leaks(tenant, b"\n".join([value for _, value in headers])):
-        return headers
-    event(log, "upstream_leaked_key", level=ERROR, status=attempt.http_status, where="header")
-    return tuple(
-        (name, value) for name, value in headers if not keyring.leaks(tenant, name + b" " + value)
-    )
-
-
-def _request_id(headers: HeaderPairs) -> str | None:
-    value = header_text(headers, b"request-id")
-    return value[:128] if value.isascii() and value.isprintable() and value else None

@@ -1,10 +1,11 @@
-"""Write `docs/reference/fields.md` from the table by which the proxy decides."""
+"""Write `docs/reference/fields.md` from the tables by which the proxy decides."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from daypass_proxy.providers import openai_fields
 from daypass_proxy.providers.anthropic_fields import FIELDS
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "reference" / "fields.md"
@@ -27,6 +28,30 @@ with the feature that a profile would have to name).
 
 This page is written by `python proxy/tools/make_fields.py` from `anthropic.fields.json`; a test
 compares that table with the types of the official client ({source}).
+OpenAI's API has [a table of its own](#openais-api) and the same rules.
+"""
+
+OPENAI_HEAD = """
+# OpenAI's API
+
+What the proxy does with each part of the bodies of `POST /openai/v1/chat/completions`, `/responses`
+and `/embeddings`, and of the same paths below the name of an upstream of the settings. The rules
+are those above, but for two:
+
+- A limit of output tokens by the name that another endpoint has for it is refused: servers look
+  past it.
+- **Closed on options elsewhere.** To an upstream of the settings a text, number, true or false
+  under a name that is not listed needs a feature of that name, but for the options
+  [below](#options-of-servers-of-your-own): there are servers to which `api_base` says where to send
+  the request and its key, and `n_predict` goes above every limit.
+
+A body has 256 members at most, if not all are listed, and goes up as it came, but for three
+members: `stream_options.include_usage` of a chat that streams, `store` of a response and of a chat
+at OpenAI, and a limit of output tokens, where the scope has a cap and the body has no limit, where
+a server may not know its name, or where a budget lowers it ([money](../money.md#what-is-held)).
+
+This part is written from `openai.fields.json`; a test compares that table with the types of the
+official client ({source}).
 """
 
 
@@ -42,7 +67,56 @@ def page() -> str:
     parts += ["", "## Fields that name a model, a price, a place or a state", ""]
     parts[-1] = "By the `type` of the object they are in, or its name in the official client."
     parts += table("field", FIELDS["reviewed"])
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, *openai_page()]) + "\n"
+
+
+def openai_page() -> list[str]:
+    """Return the lines about OpenAI's API."""
+    known = openai_fields.FIELDS
+    parts = [OPENAI_HEAD.format(source=known["source"].partition(",")[0])]
+    for endpoint in ("chat", "responses", "embeddings"):
+        parts += [f"## Top level of {endpoint}", *table("field", openai_top_level(known[endpoint]))]
+        parts += [""]
+    parts += ["## Tools of OpenAI's API", "By `type`, without a date at its end."]
+    parts += table("tool", openai_tools(known["tools"]))
+    parts += ["", "## Parts and items", "Parts of content, and items of the input of responses."]
+    parts += table("kind", openai_kinds(known))
+    parts += ["", "## Fields that name a place or a state", ""]
+    parts[-1] = "By the `type` of the object they are in."
+    parts += [*table("field", known["reviewed"]), "", "## Options of servers of your own", ""]
+    parts[-1] = "These pass to an upstream of the settings, beside those of the tables above."
+    return [*parts, "", *[f"- `{name}`" for name in known["elsewhere"]["options"]]]
+
+
+def openai_top_level(endpoint: dict[str, Any]) -> dict[str, str]:
+    """Say of each field what becomes of it."""
+    said = dict.fromkeys([*endpoint["scalars"], *endpoint["structures"]], "passes")
+    said |= {name: f"needs the feature `{name}`" for name in endpoint.get("gated", ())}
+    for name, values in endpoint.get("values", {}).items():
+        ordinary = " or ".join(f"`{value}`" for value in values)
+        said[name] = f"{ordinary}; another needs a price and the feature `{name}`"
+    said |= {name: f"refused: {why}" for name, why in endpoint.get("refused", {}).items()}
+    words: dict[str, str] = endpoint["words"]
+    return said | words
+
+
+def openai_tools(known: dict[str, Any]) -> dict[str, str]:
+    """Say of each tool what becomes of it."""
+    said = dict.fromkeys(known["client"], "passes: it runs at the client")
+    said |= dict.fromkeys(known["fees"], "refused: a fee for each use has no price here yet")
+    words: dict[str, str] = known["words"]
+    return said | words
+
+
+def openai_kinds(known: dict[str, Any]) -> dict[str, str]:
+    """Say of each part and item what becomes of it."""
+    parts, items = known["parts"], known["items"]
+    said = dict.fromkeys(parts["known"], "passes")
+    said |= dict.fromkeys(parts["images"], "counted as an image; its address is looked at")
+    said |= dict.fromkeys(parts["files"], "counted as a document; its address is looked at")
+    said |= {name: f"refused: {why}" for name, why in parts["refused"].items()}
+    said |= {f"item {name}": "passes; parts in it are looked at" for name in items["known"]}
+    return said | {f"item {name}": words for name, words in items["words"].items()}
 
 
 def top_level() -> dict[str, str]:

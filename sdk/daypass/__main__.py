@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from daypass import __version__
 from daypass._errors import DaypassError, SettingsError
+from daypass._flags import count, life, limits
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,16 +57,24 @@ def _complain(text: str, code: int) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line; also what completion and documentation are made from."""
-    parser = _Parser(prog="daypass", description="Agents get a day pass, never the key.")
+    parser = _Parser(
+        prog="daypass",
+        description="Agents get a day pass, never the key.",
+        epilog="Exit codes: 0 done, 1 refused or failed, 2 the question was wrong, 130 Ctrl-C.",
+    )
     parser.add_argument("--version", action="version", version=f"daypass {__version__}")
     parser.set_defaults(act=None)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _local(commands)
     _sandbox(commands)
+    _rule(commands)
     _admin(commands)
+    _ending(commands)
+    _keys(commands)
     return parser
 
 
+_TIMES = "RFC 3339 or epoch seconds"
 _Commands = argparse._SubParsersAction  # argparse has no public name for it
 
 
@@ -96,6 +105,7 @@ def _asking(commands: _Commands[_Parser], name: str, act: str, words: str) -> _P
 
 def _local(commands: _Commands[_Parser]) -> None:
     up = _plain(commands, "up", "run broker and proxy on this machine until interrupted")
+    up.epilog = "Every other setting is a DAYPASS_ variable, which is handed on to both services."
     up.add_argument("--dir", metavar="STATE", help="state directory, default ~/.daypass")
     up.add_argument("--port", type=int, default=8700, help="of the proxy, default 8700; 0 any")
     up.add_argument("--admin-port", type=int, default=8701, help="default 8701; 0 any")
@@ -120,18 +130,79 @@ def _local(commands: _Commands[_Parser]) -> None:
     run.add_argument("--token-file", metavar="FILE", help="keep the current token in this file")
     run.add_argument("--socket", metavar="PATH", help="the proxy's Unix socket, to forward to")
     run.add_argument("--listen", metavar="HOST:PORT", help="where, default 127.0.0.1:8788")
+    run.add_argument(
+        "--helper", action="store_true", help="serve it a static URL that needs no token"
+    )
     run.add_argument("command", nargs=argparse.REMAINDER, help="what to run")
 
-    token = _plain(commands, "token", "print a good access token")
-    token.add_argument("--launch", metavar="FILE", help="launch credential, - for standard input")
-    token.add_argument("--base-url", metavar="URL", help="of the proxy, or ANTHROPIC_BASE_URL")
+    _token(commands)
+
+    doctor = _command(
+        commands,
+        "doctor",
+        "daypass._doctor:doctor",
+        "say what is wrong with a sandbox, if anything",
+    )
+    doctor.add_argument("--launch", metavar="FILE", help="launch credential")
+    doctor.add_argument("--base-url", metavar="URL", help="of the proxy, or ANTHROPIC_BASE_URL")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+
+    _delegate(commands)
 
     forward = _plain(commands, "forward", "forward a loopback port to the proxy's Unix socket")
     forward.add_argument("--listen", metavar="HOST:PORT", help="default 127.0.0.1:8788")
     forward.add_argument("--socket", metavar="PATH", help="or DAYPASS_PROXY_SOCKET")
 
+    _helper(commands)
+
     completion = _command(commands, "completion", "completion", "print shell completion")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def _delegate(commands: _Commands[_Parser]) -> None:
+    delegate = _command(
+        commands, "delegate", "daypass._delegate:command", "buy a narrower token for a sub-agent"
+    )
+    delegate.add_argument("--json", action="store_true", help="print JSON")
+    delegate.add_argument("--base-url", metavar="URL", help="of the proxy, or ANTHROPIC_BASE_URL")
+    for flag, words in (
+        ("model", "one it may call, or several by a trailing *"),
+        ("endpoint", "such as messages"),
+        ("feature", "such as web_search"),
+        ("domain", "one that tools may reach"),
+    ):
+        delegate.add_argument(
+            f"--{flag}", action="append", metavar="NAME", help=f"{words}; repeatable"
+        )
+    delegate.add_argument("--max-output-tokens", type=int, metavar="N", help="of each call")
+    delegate.add_argument("--lifetime", type=int, metavar="SECONDS", help="at most our token's own")
+    limits(delegate, int, "set aside in our own budget until then")
+
+
+def _helper(commands: _Commands[_Parser]) -> None:
+    helper = _command(
+        commands,
+        "helper",
+        "daypass.helper:command",
+        "serve a static URL that adds the access token",
+    )
+    helper.add_argument("--listen", metavar="HOST:PORT", help="default 127.0.0.1:8789")
+    helper.add_argument("--launch", metavar="FILE", help="launch credential")
+    helper.add_argument("--base-url", metavar="URL", help="of the proxy, or ANTHROPIC_BASE_URL")
+    helper.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _token(commands: _Commands[_Parser]) -> None:
+    token = _plain(commands, "token", "print a good access token")
+    token.add_argument("--launch", metavar="FILE", help="launch credential, - for standard input")
+    token.add_argument("--base-url", metavar="URL", help="of the proxy, or ANTHROPIC_BASE_URL")
+    inspect = _asking(
+        token.add_subparsers(metavar="[ACTION]"),
+        "inspect",
+        "_revoking:inspect_token",
+        "say what a token says, if it is good now",
+    )
+    inspect.add_argument("text", metavar="TOKEN", nargs="?", default="-", help="default: read it")
 
 
 def _sandbox(commands: _Commands[_Parser]) -> None:
@@ -142,7 +213,7 @@ def _sandbox(commands: _Commands[_Parser]) -> None:
     )
     create.add_argument("--tenant", metavar="NAME", help="needed when there is more than one")
     create.add_argument("--profile", metavar="NAME", help="needed when the tenant has several")
-    _limits(create, int, "at most what the profile allows")
+    limits(create, int, "at most what the profile allows")
     create.add_argument("--lifetime", type=int, metavar="SECONDS", help="until its deadline")
     create.add_argument("--token-ttl", type=int, metavar="SECONDS", help="of each access token")
     create.add_argument(
@@ -150,25 +221,38 @@ def _sandbox(commands: _Commands[_Parser]) -> None:
     )
     create.add_argument("--connect", choices=("direct", "socket"), help="by URL or Unix socket")
     create.add_argument(
-        "--label", action="append", default=[], metavar="NAME=VALUE", help="a note; repeatable"
+        "--heartbeat", type=int, metavar="SECONDS", help="ended when nobody says that it lives"
     )
+    create.add_argument("--idle", action="store_true", help="for a warm pool: no credential yet")
+    life(create)
     create.add_argument("--count", type=int, metavar="N", help="register this many at once")
     create.add_argument("--idempotency-key", metavar="KEY", help="the same key, the same answer")
     create.add_argument("--write", metavar="DIR", help="where the files go, default in STATE")
 
     listing = _asking(actions, "list", "_sandboxes:show_all", "list sandboxes, newest first")
     listing.add_argument("--tenant", metavar="NAME", help="only of this tenant")
-    states = ("active", "expired", "ended", "revoked")
+    states = ("idle", "active", "expired", "ended", "revoked")
     listing.add_argument("--state", choices=states, help="only in this state")
     listing.add_argument("--limit", type=int, default=100, metavar="N", help="default 100")
 
     show = _asking(actions, "show", "_sandboxes:show", "show one sandbox and what it has left")
     show.add_argument("id", metavar="SANDBOX")
-    limits = _asking(
+    change = _asking(
         actions, "limits", "_sandboxes:limits", "change limits of a sandbox, for its next call"
     )
-    limits.add_argument("id", metavar="SANDBOX")
-    _limits(limits, count, "in all; every other limit may also be `none`")
+    change.add_argument("id", metavar="SANDBOX")
+    limits(change, count, "in all; every other limit may also be `none`")
+    activate = _asking(
+        actions,
+        "activate",
+        "_sandboxes:activate",
+        "give an idle sandbox out, print its environment",
+    )
+    activate.add_argument("id", metavar="SANDBOX")
+    activate.add_argument("--lifetime", type=int, metavar="SECONDS", help="until its deadline")
+    life(activate)
+    beat = _asking(actions, "heartbeat", "_sandboxes:heartbeat", "say that sandboxes live")
+    beat.add_argument("id", metavar="SANDBOX", nargs="+")
     end = _asking(actions, "end", "_sandboxes:end", "end sandboxes; their tokens die at once")
     end.add_argument("id", metavar="SANDBOX", nargs="+")
     restore = _asking(actions, "restore", "_sandboxes:restore", "lift the revocation of a sandbox")
@@ -179,28 +263,45 @@ def _sandbox(commands: _Commands[_Parser]) -> None:
     launch.add_argument("id", metavar="SANDBOX")
 
 
-def count(text: str) -> int | str:
-    """Read a number, or `none` for no limit; raises ArgumentTypeError for anything else."""
-    try:
-        return text if text == "none" else int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor none") from None
-
-
-def _limits(parser: _Parser, number: Callable[[str], int | str], budget: str) -> None:
-    parser.add_argument("--budget", metavar="USD", help=budget)
-    parser.add_argument("--day", metavar="USD", help="per day of the tenant's time zone")
-    parser.add_argument("--month", metavar="USD", help="per month of the tenant's time zone")
-    parser.add_argument("--tokens", type=number, metavar="N", help="tokens in all")
-    parser.add_argument("--rpm", type=number, metavar="N", help="calls in any 60 s")
-    parser.add_argument("--tpm", type=number, metavar="N", help="tokens in any 60 s")
-    parser.add_argument("--concurrency", type=number, metavar="N", help="calls at once")
-    ways = ("cutoff", "clamp", "reject") if number is int else ("cutoff", "clamp", "reject", "none")
-    parser.add_argument(
-        "--over-budget", choices=ways, help="a call that may need more than is left"
+def _rule(commands: _Commands[_Parser]) -> None:
+    rule = commands.add_parser("rule", help="let workloads that others attest have sandboxes")
+    actions = rule.add_subparsers(metavar="ACTION", required=True)
+    add = _asking(actions, "add", "_rules:add", "make a federation rule")
+    add.add_argument("name", metavar="NAME", help="of the rule, one a tenant")
+    add.add_argument("--template", metavar="NAME", help="such as github; see `rule templates`")
+    add.add_argument("--tenant", required=True, metavar="NAME", help="whose sandboxes they are")
+    add.add_argument("--profile", required=True, metavar="NAME", help="what they get")
+    add.add_argument("--issuer", metavar="URL", help="the `iss` of assertions, exactly")
+    add.add_argument("--audience", metavar="TEXT", help="their one `aud`, exactly")
+    add.add_argument(
+        "--claim",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="demanded of them; repeatable, the same name again allows one value more",
     )
-    parser.add_argument("--drain-seconds", metavar="S", help="read on after the client has gone")
-    parser.add_argument("--drain-tokens", type=number, metavar="N", help="and at most so much")
+    add.add_argument(
+        "--identity", action="append", metavar="NAME", help="names a workload; repeatable"
+    )
+    add.add_argument("--keys-url", metavar="URL", help="of the issuer's keys, when not discovered")
+    add.add_argument("--keys-file", metavar="FILE", help="the issuer's keys, a JWK set")
+    add.add_argument("--replay", choices=("until_exp", "once"), help="default until_exp")
+    add.add_argument(
+        "--after-deadline", choices=("refuse", "new"), help="of its sandbox, for the same workload"
+    )
+    add.add_argument("--max-life", type=int, metavar="SECONDS", help="of an assertion")
+    add.add_argument("--max-sandboxes", type=int, metavar="N", help="alive at once, default 1000")
+    listing = _asking(actions, "list", "_rules:show_all", "list federation rules")
+    listing.add_argument("--tenant", metavar="NAME", help="only of this tenant")
+    _asking(actions, "templates", "_rules:templates", "list the ready-made rules")
+    for name, words in (
+        ("show", "show one rule in full"),
+        ("disable", "take a rule out of force at once"),
+        ("enable", "put a disabled rule in force again"),
+        ("remove", "remove a rule that no sandbox came by"),
+    ):
+        one = _asking(actions, name, f"_rules:{name}", words)
+        one.add_argument("id", metavar="RULE")
 
 
 def _admin(commands: _Commands[_Parser]) -> None:
@@ -210,22 +311,10 @@ def _admin(commands: _Commands[_Parser]) -> None:
 
     _asking(commands, "policy", "_commands:policy", "print the policy in force")
 
-    revoke = _asking(commands, "revoke", "_commands:revoke", "revoke access; running calls are cut")
-    for scope in ("sandbox", "tenant", "grant"):
-        revoke.add_argument(f"--{scope}", metavar="ID", help=f"everything of one {scope}")
-    revoke.add_argument("--kid", metavar="ID", help="everything signed with one key")
-    revoke.add_argument("--jti", metavar="ID", help="one access token or launch credential")
-    revoke.add_argument("--all", dest="everything", action="store_true", help="everybody's")
-    times = "RFC 3339 or epoch seconds"
-    revoke.add_argument(
-        "--before", metavar="TIME", help=f"only what was issued up to then: {times}"
-    )
-    revoke.add_argument("--reason", metavar="TEXT", help="for the audit trail")
-
     usage = _asking(commands, "usage", "_commands:usage", "show calls and what they cost")
     for name in ("tenant", "sandbox", "model"):
         usage.add_argument(f"--{name}", metavar="NAME", help=f"only of this {name}")
-    usage.add_argument("--since", metavar="TIME", help=f"started at or after: {times}, or a date")
+    usage.add_argument("--since", metavar="TIME", help=f"started at or after: {_TIMES}, or a date")
     usage.add_argument("--until", metavar="TIME", help="started before")
     usage.add_argument(
         "--by", metavar="KIND", help="tenant, sandbox, token, model, day, or label:KEY"
@@ -259,6 +348,51 @@ def _admin(commands: _Commands[_Parser]) -> None:
     _asking(actions, "list", "_commands:credential_list", "list credentials")
     end = _asking(actions, "revoke", "_commands:credential_revoke", "end a credential at once")
     end.add_argument("id", metavar="CREDENTIAL")
+
+
+def _ending(commands: _Commands[_Parser]) -> None:
+    revoke = _asking(commands, "revoke", "_revoking:revoke", "revoke access; running calls are cut")
+    for scope in ("sandbox", "tenant", "grant"):
+        revoke.add_argument(f"--{scope}", metavar="ID", help=f"everything of one {scope}")
+    revoke.add_argument("--kid", metavar="ID", help="everything signed with one key")
+    revoke.add_argument("--jti", metavar="ID", help="one access token or launch credential")
+    revoke.add_argument("--token", metavar="TOKEN", help="the same by itself; - for standard input")
+    revoke.add_argument("--all", dest="everything", action="store_true", help="everybody's")
+    revoke.add_argument(
+        "--before", metavar="TIME", help=f"only what was issued up to then: now, {_TIMES}"
+    )
+    revoke.add_argument("--reason", metavar="TEXT", help="for the audit trail")
+    revoke.add_argument("--yes", action="store_true", help="do not ask before --all")
+
+    incidents = _asking(
+        commands, "incidents", "_revoking:incidents", "show what was refused or looks wrong"
+    )
+    for name in ("tenant", "sandbox"):
+        incidents.add_argument(f"--{name}", metavar="NAME", help=f"only of this {name}")
+    incidents.add_argument("--kind", metavar="NAME", help="only of this kind, such as clone")
+    incidents.add_argument("--since", metavar="TIME", help=f"minutes from then on: {_TIMES}")
+    incidents.add_argument("--until", metavar="TIME", help="minutes before then")
+    incidents.add_argument("--limit", type=int, default=50, metavar="N", help="default 50")
+    incidents.add_argument("--csv", action="store_true", help="print every row as CSV")
+
+    tenant = commands.add_parser("tenant", help="tenants, and the way back after a revocation")
+    actions = tenant.add_subparsers(metavar="ACTION", required=True)
+    _asking(actions, "list", "_revoking:tenant_list", "list tenants with their state")
+    restore = _asking(actions, "restore", "_revoking:tenant_restore", "open a revoked tenant again")
+    restore.add_argument("id", metavar="TENANT")
+
+
+def _keys(commands: _Commands[_Parser]) -> None:
+    keys = commands.add_parser("keys", help="what the broker signs with")
+    actions = keys.add_subparsers(metavar="ACTION", required=True)
+    purposes = ("access", "launch", "renewal")
+    listing = _asking(actions, "list", "_keys:show_all", "list signing keys, newest first")
+    listing.add_argument("--purpose", choices=purposes, help="only keys that sign this")
+    rotate = _asking(actions, "rotate", "_keys:rotate", "prepare the next signing key")
+    rotate.add_argument(
+        "--purpose", choices=purposes, default="access", help="what it signs, default access"
+    )
+    rotate.add_argument("--now", action="store_true", help="sign with it in seconds, not minutes")
 
 
 if __name__ == "__main__":

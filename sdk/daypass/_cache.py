@@ -4,6 +4,10 @@ Several processes of one sandbox (an agent, its children, a command line) hold o
 credential. The file lets them share one access token, and makes sure that a renewal
 generation, which the broker honours once, is used by one of them at a time.
 
+The file is written as official clients write the credentials of a profile, so that it can be one:
+see `_profile`. They renew what is in it as well, and keep what we put beside theirs. They do not
+know our lock; when both renew at once, the broker's grace gives both the same generation.
+
 A missing, torn, foreign or unreadable file is the same as an empty one: the token is fetched
 again. Nothing here raises because of what the file contains.
 """
@@ -27,19 +31,31 @@ try:
 except ImportError:  # no file locks on this system: one process per cache
     fcntl = None  # type: ignore[assignment]
 
-_VERSION = 1
+# Both are the official clients' own words.
+_VERSION = "1.0"
+_TYPE = "oauth_token"
 _POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What the file holds. `expires_at` is wall-clock epoch seconds, `lifetime` seconds."""
+    """What the file holds. `expires_at` is wall-clock epoch seconds, `lifetime` seconds.
+
+    `lifetime` may be that of an earlier token when an official client wrote the file.
+    """
 
     access_token: str = field(repr=False)
     expires_at: float
     lifetime: float
     refresh_token: str | None = field(repr=False)
     launch_id: str | None
+
+
+def _content(stored: Stored) -> dict[str, object]:
+    """What is written; official clients want whole seconds, and no generation that is null."""
+    content = {"version": _VERSION, "type": _TYPE, **stored.__dict__}
+    content["expires_at"] = int(stored.expires_at)
+    return {name: value for name, value in content.items() if value is not None}
 
 
 def launch_id(launch: str) -> str:
@@ -62,7 +78,7 @@ class TokenCache:
             found = json.loads(data)
             if found["version"] != _VERSION or not isinstance(found["access_token"], str):
                 return None
-            refresh, launch = found["refresh_token"], found["launch_id"]
+            refresh, launch = found.get("refresh_token"), found.get("launch_id")
             return Stored(
                 access_token=found["access_token"],
                 expires_at=float(found["expires_at"]),
@@ -78,7 +94,7 @@ class TokenCache:
         if self.path is None:
             return False
         try:
-            write_private(self.path, json.dumps({"version": _VERSION, **stored.__dict__}).encode())
+            write_private(self.path, json.dumps(_content(stored)).encode())
         except OSError:
             return False
         return True

@@ -97,27 +97,6 @@ def policy(options: Namespace) -> int:
     return 0
 
 
-def revoke(options: Namespace) -> int:
-    """Revoke one thing, or everything."""
-    scopes = ("tenant", "sandbox", "grant", "kid", "jti")
-    named = {scope: getattr(options, scope) for scope in scopes if getattr(options, scope)}
-    if len(named) + options.everything != 1:
-        raise SettingsError(
-            "say exactly one thing to revoke",
-            hint="--sandbox, --tenant, --grant, --kid, --jti or --all",
-        )
-    scope, ident = next(iter(named.items()), ("global", None))
-    before: str | int | None = options.before
-    if isinstance(before, str) and before.isdigit():
-        before = int(before)
-    answer = broker(options).revoke(scope, ident, not_before=before, reason=options.reason)
-    if options.json:
-        show_json(answer)
-    else:
-        print(f"revoked {scope}{f' {ident}' if ident else ''}: running calls are being cut")
-    return 0
-
-
 def usage(options: Namespace) -> int:
     """Show calls or sums of calls, with their cost."""
     names = ("tenant", "sandbox", "model", "since", "until")

@@ -5,6 +5,7 @@
     ├── NotInstalled       a part that this command needs is not installed
     ├── ServiceFailed      a service started by `daypass up` ended or never got ready
     ├── NotVerified        the ledger could not be checked, so nothing is known about it
+    ├── NotRevoked         a revocation was not confirmed: what was to end has to be taken as good
     ├── Unreachable        no answer at all: address, network, TLS
     ├── Unavailable        an answer that says "later"; `retry_after` says when
     └── Refused            an answer that says "no"; `status`, `code` and `field` say why
@@ -48,6 +49,15 @@ class NotVerified(DaypassError):
     """`daypass ledger verify` could not check; never to be taken for a ledger that is wrong."""
 
     exit_code = 2
+
+
+class NotRevoked(DaypassError):
+    """The broker did not confirm a revocation; what was to end has to be taken as still good."""
+
+    usual_hint = (
+        "repeat it until it is confirmed, twice is harmless; if the broker stays away, stop the"
+        " proxies"
+    )
 
 
 class Unreachable(DaypassError):
@@ -102,3 +112,15 @@ class Revoked(Refused):
     """The token endpoint answered `invalid_grant` (RFC 6749 §5.2): renewing is over."""
 
     usual_hint = "ask whoever started this sandbox for a new launch credential"
+
+
+def in_both_families(error: DaypassError, family: type[Exception]) -> DaypassError:
+    """The same error as one of `family` too, the base class of an official client's errors.
+
+    Such a client passes its own errors on and hides all others in a "Connection error".
+    """
+    kind = type(error)
+    both = type(kind.__name__, (kind, family), {"__module__": kind.__module__})
+    made: DaypassError = both.__new__(both, *error.args)
+    made.__dict__.update(error.__dict__)
+    return made

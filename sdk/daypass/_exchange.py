@@ -1,4 +1,4 @@
-"""The two exchanges at the token endpoint, as bytes on the wire; when to do them is `_token`'s.
+"""The exchanges at the token endpoint, as bytes on the wire; when to renew is `_token`'s.
 
 A launch credential is exchanged by RFC 7523 (the form the official clients use), a renewal
 generation by RFC 8693. Both credentials are opaque strings here.
@@ -6,6 +6,8 @@ generation by RFC 8693. Both credentials are opaque strings here.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from daypass._errors import DaypassError, Refused, Unavailable, Unreachable
@@ -53,6 +55,34 @@ def renew(origin: Origin, refresh_token: str) -> Issued:
         "subject_token_type": REFRESH_TOKEN,
         "requested_token_type": ACCESS_TOKEN,
     }
+    return _issued(origin.call("POST", TOKEN_PATH, body=body))
+
+
+def buy(
+    origin: Origin,
+    token: str,
+    *,
+    details: Sequence[Mapping[str, object]] | None,
+    limits: Mapping[str, object],
+    lifetime: int | None,
+) -> Issued:
+    """Buy a narrower access token with an access token (RFC 8693 §2.1).
+
+    What is None or empty is as the buyer's. Never repeated: a budget would be set aside twice.
+    Raises as `exchange_launch`.
+    """
+    body = {
+        "grant_type": TOKEN_EXCHANGE,
+        "subject_token": token,
+        "subject_token_type": ACCESS_TOKEN,
+        "requested_token_type": ACCESS_TOKEN,
+    }
+    if details is not None:
+        body["authorization_details"] = json.dumps(details)
+    if limits:
+        body["daypass_limits"] = json.dumps(limits)
+    if lifetime is not None:
+        body["daypass_lifetime_seconds"] = str(lifetime)
     return _issued(origin.call("POST", TOKEN_PATH, body=body))
 
 

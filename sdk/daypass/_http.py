@@ -2,7 +2,7 @@
 
 `Origin` speaks to one server over http, https or a Unix socket. `refusal` turns the error
 dialects a daypass service can answer in (RFC 9457 problems, RFC 6749 §5.2 errors, the Anthropic
-error shape of the proxy) into the SDK's own errors.
+error shape of the proxy and OpenAI's) into the SDK's own errors.
 """
 
 from __future__ import annotations
@@ -94,18 +94,18 @@ class Origin:
         sending.update(headers or {})
         given = {key: value for key, value in (query or {}).items() if value is not None}
         target = f"{path}?{urlencode(given)}" if given else path
-        connection = self._connection()
+        connection = self.connection()
         try:
             try:
                 connection.connect()
             except (OSError, http.client.HTTPException) as error:
-                raise self._unreachable(error, sent=False) from None
+                raise self.unreachable(error, sent=False) from None
             connection.sock.settimeout(self._answer_seconds)
             try:
-                connection.request(method, self._target(target), body=data, headers=sending)
+                connection.request(method, self.target(target), body=data, headers=sending)
                 return self._read(connection.getresponse())
             except (OSError, http.client.HTTPException) as error:
-                raise self._unreachable(error, sent=True) from None
+                raise self.unreachable(error, sent=True) from None
         finally:
             connection.close()
 
@@ -120,7 +120,8 @@ class Origin:
         names = {name.lower(): value for name, value in response.getheaders()}
         return Answer(response.status, names, body)
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def connection(self) -> http.client.HTTPConnection:
+        """A connection that is still to be made, for who reads its answer piece by piece."""
         parts, timeout = self._parts, self._connect_seconds
         if parts.scheme == "unix":
             return _UnixConnection(parts.path, timeout)
@@ -151,16 +152,24 @@ class Origin:
                 hint="check the path",
             ) from None
 
-    def _target(self, path: str) -> str:
+    def target(self, path: str) -> str:
+        """The request target for a path below the base URL."""
         if self._parts.scheme == "unix":
             return path
         return self._parts.path.rstrip("/") + path
 
-    def _unreachable(self, error: Exception, *, sent: bool) -> Unreachable:
+    def unreachable(self, error: Exception, *, sent: bool) -> Unreachable:
+        """What a failed connection means, in words."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return Unreachable(
                 f"the certificate of {self.url} is not trusted: {error.verify_message}",
-                hint="set SSL_CERT_FILE to the CA of the proxy, or pass --ca-file",
+                hint="set SSL_CERT_FILE to the CA of the proxy; for the broker pass --ca-file",
+                sent=sent,
+            )
+        if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+            return Unreachable(
+                f"{self.url} does not speak https",
+                hint="write http:// for a service on loopback without --tls",
                 sent=sent,
             )
         if isinstance(error, (ConnectionRefusedError, FileNotFoundError)):
@@ -192,12 +201,13 @@ def refusal(answer: Answer) -> DaypassError:
     retry_after = _seconds(answer.headers.get("retry-after"))
     if isinstance(found.get("error"), str):  # RFC 6749 §5.2
         return _oauth(found, answer.status, retry_after)
-    if isinstance(found.get("error"), dict):  # the proxy's own refusals, Anthropic shape
+    if isinstance(found.get("error"), dict):  # the shapes of Anthropic and OpenAI
         inner = found["error"]
-        found = {"title": inner.get("message"), "code": inner.get("type")}
+        code = inner.get("code") or inner.get("type")
+        found = {"title": inner.get("message"), "code": code, "field": inner.get("param")}
     text = str(found.get("detail") or found.get("title") or "")
     code = found.get("code")
-    if answer.status in (429, 503):
+    if answer.status in (429, 503, 529):  # the last one is Anthropic's
         return Unavailable(text or f"answered {answer.status}", retry_after=retry_after)
     hint = _HINTS.get(answer.status, "") if text else "check that the address is a daypass service"
     return Refused(
@@ -221,7 +231,8 @@ def _oauth(found: dict[str, object], status: int, retry_after: float | None) -> 
         return Revoked(text, hint="" if described else None, status=status, code=code)
     if code == "slow_down" or status in (429, 503):
         return Unavailable(text, retry_after=retry_after)
-    return Refused(text, hint="check the launch credential", status=status, code=code)
+    hint = "" if described else "check the launch credential"
+    return Refused(text, hint=hint, status=status, code=code)
 
 
 def _seconds(value: str | None) -> float | None:

@@ -1,67 +1,35 @@
-"""Keeps the files of a running command fresh: the token file, and the profile if there is one.
+"""Keeps the token file of a running command fresh, and with it the cache that its clients share.
 
-`daypass run` starts one beside its command. Files are replaced whole, so a reader never sees half
-a token; when access is over they are removed, so that a helper which prints the token file fails
-instead of printing a dead token.
+`daypass run` starts one beside its command. The file is replaced whole, so a reader never sees half
+a token; when access is over it is removed, so that a helper which prints it fails instead of
+printing a dead token. The cache stays: who renews from there is told why it is over.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from daypass._errors import DaypassError, Revoked
-from daypass._files import private_dir, write_private
+from daypass._files import write_private
 from daypass._token import AccessToken, TokenProvider
 
-# How often to try again: after an outage, and after a refusal (the launch credential may be
-# replaced in its file, or the sandbox restored).
+# How often to try again after an outage, and to look for a new launch credential after a refusal:
+# the refused one is not presented again for minutes, see `_renewal`.
 OUTAGE_SECONDS = 5.0
-REFUSED_SECONDS = 30.0
 # A due renewal that another process is doing, or a very short life, must not become a busy loop.
 LEAST_SECONDS = 0.2
 
 
-class Profile:
-    """A profile that official clients read through ANTHROPIC_CONFIG_DIR.
-
-    Without a `client_id` they take the credentials file for one that somebody else renews, and
-    read it again instead of renewing by themselves.
-    """
-
-    def __init__(self, directory: Path, base_url: str) -> None:
-        self.directory = private_dir(directory)
-        self._credentials = private_dir(directory / "credentials") / "default.json"
-        config = {"authentication": {"type": "user_oauth"}, "base_url": base_url}
-        write_private(
-            private_dir(directory / "configs") / "default.json", json.dumps(config).encode()
-        )
-
-    def write(self, token: AccessToken) -> None:
-        """Put a token into the profile."""
-        content = {"access_token": token.value, "expires_at": int(token.expires_at)}
-        write_private(self._credentials, json.dumps(content).encode())
-
-    def remove(self) -> None:
-        """Take the token out of the profile."""
-        self._credentials.unlink(missing_ok=True)
-
-
 class Keeper:
-    """Writes the files once at once, then again at each renewal, until `stop`."""
+    """Writes the file at once, then again at each renewal, until `stop`."""
 
     def __init__(
-        self,
-        provider: TokenProvider,
-        token_file: Path,
-        profile: Profile | None,
-        say: Callable[[str], None],
+        self, provider: TokenProvider, token_file: Path, say: Callable[[str], None]
     ) -> None:
         self._provider = provider
         self._token_file = token_file
-        self._profile = profile
         self._say = say
         self._written: str | None = None
         self._trouble: type[DaypassError] | None = None
@@ -69,12 +37,12 @@ class Keeper:
         self._thread = threading.Thread(target=self._keep, name="daypass-keeper", daemon=True)
 
     def start(self) -> None:
-        """Write the files for the first time and keep them fresh in the background."""
+        """Write the file for the first time and keep it fresh in the background."""
         self._write(self._provider.get())
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop renewing and remove the files."""
+        """Stop renewing and remove the file."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=1.0)
@@ -88,7 +56,7 @@ class Keeper:
         except Revoked as error:
             self._remove()
             self._note(error, f"access is over: {error}")
-            return REFUSED_SECONDS
+            return OUTAGE_SECONDS
         except DaypassError as error:
             self._note(error, f"cannot renew: {error}")
             return OUTAGE_SECONDS
@@ -119,12 +87,8 @@ class Keeper:
         if token.value == self._written:
             return
         write_private(self._token_file, token.value.encode())
-        if self._profile is not None:
-            self._profile.write(token)
         self._written = token.value
 
     def _remove(self) -> None:
         self._written = None
         self._token_file.unlink(missing_ok=True)
-        if self._profile is not None:
-            self._profile.remove()

@@ -23,7 +23,7 @@ def up(options: Namespace) -> int:
             port=options.port,
             admin_port=options.admin_port,
             tls=options.tls,
-            anthropic_keys=options.anthropic_key or ["env://ANTHROPIC_API_KEY"],
+            anthropic_keys=options.anthropic_key or (),
             shared_key=options.shared_key,
             anthropic_url=options.anthropic_url,
             policy=path(options.policy),
@@ -48,6 +48,7 @@ def run(options: Namespace) -> int:
             token_file=Path(options.token_file) if options.token_file else None,
             socket=Path(options.socket) if options.socket else None,
             listen=options.listen,
+            helper=options.helper,
         )
     )
 

@@ -48,6 +48,8 @@ def text(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, Mapping) and not any(isinstance(v, (dict, list)) for v in value.values()):
         shown = " ".join(f"{key}={text(item)}" for key, item in value.items())
+    elif isinstance(value, list) and all(isinstance(item, str) for item in value):
+        shown = ", ".join(value)
     elif isinstance(value, (dict, list)):
         shown = json.dumps(value)
     else:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from daypass._cache import Stored, TokenCache, launch_id
-from daypass._errors import DaypassError, SettingsError, Unavailable
+from daypass._errors import DaypassError, Revoked, SettingsError, Unavailable
 from daypass._exchange import Issued, exchange_launch, renew, repeatable
 from daypass._files import read_credential
 from daypass._http import Origin
 
+# At the latest; a life of 600 s then leaves 90 s before the last moments, for an outage of 80.
 RENEW_AT = 0.8
 JITTER = 0.1
 # Closer than this to the end (or 5 % of a short life) nobody goes on with the old token.
@@ -25,6 +26,8 @@ LAST_SECONDS = 30.0
 # How long an exchange that may be repeated is repeated; the broker's grace is ten seconds.
 REPEAT_SECONDS = 8.0
 FIRST_PAUSE_SECONDS = 0.25
+# A credential that was refused for good is not presented again for so long, a new one at once.
+REFUSED_SECONDS = 300.0
 LOCK_SECONDS = 35.0
 
 
@@ -77,6 +80,7 @@ class Renewer:
         self._cache = cache
         self._time = clock
         self._launch_id: str | None = None
+        self._refused: tuple[str | None, float, Revoked] | None = None  # credential, until, why
         self.generation: str | None = None
 
     def renew(self, before: Held | None, *, urgent: bool, rejected: str | None) -> Held | None:
@@ -152,6 +156,11 @@ class Renewer:
             pause *= 2
 
     def _try(self, launch: str | None, missing: SettingsError | None) -> Issued | DaypassError:
+        presented = self.generation or launch
+        if self._refused is not None:
+            refused, until, why = self._refused
+            if refused == presented and self._time.monotonic() < until:
+                return why
         try:
             if self.generation is not None:
                 return renew(self._origin, self.generation)
@@ -162,6 +171,9 @@ class Renewer:
                     rule=self._launch.rule,
                     organization=self._launch.organization,
                 )
+        except Revoked as error:
+            self._refused = presented, self._time.monotonic() + REFUSED_SECONDS, error
+            return error
         except DaypassError as error:
             return error
         return missing or SettingsError(
@@ -173,5 +185,5 @@ class Renewer:
         # The wall-clock end is capped by the life, so a clock set back cannot stretch it.
         left = min(expires_at - self._time.wall(), lifetime)
         ends = self._time.monotonic() + left
-        share = RENEW_AT * self._time.uniform(1 - JITTER, 1 + JITTER)
+        share = RENEW_AT * self._time.uniform(1 - JITTER, 1)
         return Held(value, lifetime, ends, ends - lifetime * (1 - share), expires_at)

@@ -1,4 +1,4 @@
-"""The commands about sandboxes: create, list, show, limits, end, restore, launch.
+"""The commands about sandboxes: create, activate, list, show, limits, heartbeat, end and more.
 
 What is created is handed out as a shell understands it: the launch credential goes into a private
 file on this machine, its environment is printed as lines to evaluate.
@@ -10,15 +10,15 @@ import re
 import shlex
 import shutil
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from daypass import _settings as settings
 from daypass._commands import broker
-from daypass._errors import SettingsError
+from daypass._errors import Refused, SettingsError
 from daypass._files import private_dir, write_private
-from daypass._render import Column, sheet, show_json, table
+from daypass._render import Column, note, sheet, show_json, table
 from daypass.broker import Sandbox
 
 _COLUMNS: tuple[Column, ...] = (
@@ -62,10 +62,12 @@ def create(options: Namespace) -> int:
         "profile": options.profile,
         "launch": options.launch,
         "connect": options.connect,
-        **_given_limits(options),
+        **limits_given(options),
         "lifetime_seconds": options.lifetime,
         "token_ttl_seconds": options.token_ttl,
-        "labels": _labels(options.label) or None,
+        **_life(options),
+        "heartbeat_seconds": options.heartbeat,
+        "idle": options.idle or None,
     }
     client = broker(options)
     if options.count is not None:
@@ -78,11 +80,42 @@ def create(options: Namespace) -> int:
         if options.json:
             show_json(made[0].raw)
             return 0
+    if options.idle:
+        for sandbox in made:
+            print(sandbox.id)
+        return 0
     place = Path(options.write) if options.write else _places(options)
     for sandbox in made:
         script = _hand_out(sandbox, place)
         print(script.read_text(encoding="utf-8") if len(made) == 1 else f". {script}", flush=True)
     return 0
+
+
+def activate(options: Namespace) -> int:
+    """Give an idle sandbox out: its lifetime begins, and its environment is printed."""
+    fields = {"lifetime_seconds": options.lifetime, **_life(options)}
+    return _show_handout(options, broker(options).activate(options.id, **fields).raw)
+
+
+def _life(options: Namespace) -> dict[str, Any]:
+    """What may be said at registering and at activating."""
+    source: Any = options.source or None
+    if source in (["any"], ["first"]):
+        source = source[0]
+    vendor, equals, ident = (options.vendor or "").partition("=")
+    if options.vendor and not (equals and vendor and ident):
+        raise SettingsError(f"{options.vendor!r} is no vendor", hint="write --vendor NAME=ID")
+    return {
+        "source": source,
+        "labels": _labels(options.label) or None,
+        "vendor": vendor or None,
+        "vendor_id": ident or None,
+    }
+
+
+def heartbeat(options: Namespace) -> int:
+    """Say that sandboxes live; one with a heartbeat is ended when nobody does."""
+    return _each(options, broker(options).beat)
 
 
 def _places(options: Namespace) -> Path:
@@ -145,7 +178,7 @@ def show(options: Namespace) -> int:
 
 def limits(options: Namespace) -> int:
     """Change limits of a sandbox; its next call meets them."""
-    given = _given_limits(options)
+    given = limits_given(options)
     if not given:
         raise SettingsError("say at least one limit to change", hint="such as --budget 2.50")
     if given.get("budget_usd") == "none":
@@ -155,7 +188,7 @@ def limits(options: Namespace) -> int:
     return 0
 
 
-def _given_limits(options: Namespace) -> dict[str, Any]:
+def limits_given(options: Namespace) -> dict[str, Any]:
     flags = ((name, getattr(options, flag)) for flag, name in _LIMITS.items())
     return {name: value for name, value in flags if value is not None}
 
@@ -176,18 +209,38 @@ def _show_one(options: Namespace, row: dict[str, Any]) -> None:
 def end(options: Namespace) -> int:
     """End sandboxes: their tokens die at once, and their files on this machine go."""
     client = broker(options)
-    ended = []
-    for sandbox in options.id:
-        ended.append(client.end(sandbox))
+
+    def act(sandbox: str) -> dict[str, Any]:
+        row = client.end(sandbox)
         # An id becomes a path here, so it has to look like one of ours.
         if re.fullmatch(r"sbx_[a-z0-9]+", sandbox):
             folder = settings.state_dir(options.dir) / "sandboxes" / sandbox
             shutil.rmtree(folder, ignore_errors=True)
         if not options.json:
             print(f"ended {sandbox}")
+        return row
+
+    return _each(options, act)
+
+
+def _each(options: Namespace, act: Callable[[str], dict[str, Any]]) -> int:
+    """Do one thing to several sandboxes; one for which it is refused keeps it from no other."""
+    answers = [_unless_refused(sandbox, act) for sandbox in options.id]
+    done = [row for row in answers if row is not None]
     if options.json:
-        show_json({"sandboxes": ended})
-    return 0
+        show_json({"sandboxes": done})
+    return 0 if len(done) == len(answers) else 1
+
+
+def _unless_refused(sandbox: str, act: Callable[[str], dict[str, Any]]) -> dict[str, Any] | None:
+    """Do it to one; raises what would be refused for the others as well."""
+    try:
+        return act(sandbox)
+    except Refused as error:
+        if error.status not in (404, 409):
+            raise
+        note(f"{sandbox}: {error}")
+        return None
 
 
 def restore(options: Namespace) -> int:
@@ -203,6 +256,8 @@ def launch(options: Namespace) -> int:
 def _show_handout(options: Namespace, answer: dict[str, Any]) -> int:
     if options.json:
         show_json(answer)
+    elif "files" not in answer:
+        print(f"{answer['id']} comes by its workload identity: it has no launch credential")
     else:
         script = _hand_out(Sandbox.from_answer(answer), _places(options))
         print(script.read_text(encoding="utf-8"))

@@ -201,8 +201,9 @@ def _read_secret(path: str) -> str:
     try:
         value = Path(path).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise SettingsError(
-            f"cannot read the credential file {path}: {error}", hint="check path and permissions"
+            f"cannot read the credential file {path}: {why}", hint="check path and permissions"
         ) from None
     if not value:
         raise SettingsError(f"the credential file {path} is empty", hint="create a new credential")

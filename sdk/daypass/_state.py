@@ -14,7 +14,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,12 +39,19 @@ _BASIC = [
     "LD_LIBRARY_PATH",
 ]
 _COMMON = ["DAYPASS_LOG_LEVEL", "DAYPASS_AUDIENCE"]
-_BROKER = ["DAYPASS_TRUST_DOMAIN", "DAYPASS_MIN_TOKEN_TTL"]
+_BROKER = re.compile(
+    r"DAYPASS_(TRUST_DOMAIN|MIN_TOKEN_TTL|FEDERATION_\w+|KUBERNETES_\w+|SIGNING|TRANSIT_\w+|KEY_DAYS"
+    r"|WEBHOOK_SECRETS)"
+)
+_VAULT = re.compile(r"DAYPASS_VAULT_\w+")
 _PROXY = re.compile(
-    r"DAYPASS_(\w+_SECONDS|MAX_BODY_BYTES|BODY_WORKERS|VAULT_\w+|SHARED_KEYS|ANTHROPIC_URL|PRICES"
-    r"|PROXY_METRICS_LISTEN|UPSTREAM_\w+|EGRESS_PROXY)"
+    r"DAYPASS_(\w+_SECONDS|MAX_BODY_BYTES|BODY_WORKERS|SHARED_KEYS|ANTHROPIC_URL|OPENAI_KEYS"
+    r"|OPENAI_URL|UPSTREAMS|UPSTREAM_\w+|PRICES|PROXY_METRICS_LISTEN|EGRESS_PROXY|TRUSTED_PROXIES)"
     r"|SSL_CERT_(FILE|DIR)"
 )
+_FILES = ("DAYPASS_UPSTREAMS", "DAYPASS_PRICES")
+_OTHERS = ("DAYPASS_OPENAI_KEYS", "DAYPASS_UPSTREAMS")
+_ENV_KEY = re.compile(r"=env://([A-Za-z_][A-Za-z0-9_]*)")
 _KEY = re.compile(r"(?:([a-z0-9*][a-z0-9-]*)=)?((env|file|vault)://.+)")
 
 
@@ -56,7 +63,7 @@ class UpOptions:
     port: int = 8700
     admin_port: int = 8701
     tls: bool = False
-    anthropic_keys: Sequence[str] = ("env://ANTHROPIC_API_KEY",)
+    anthropic_keys: Sequence[str] = ()
     shared_key: bool = False
     anthropic_url: str | None = None
     policy: Path | None = None
@@ -165,9 +172,12 @@ def make_plan(options: UpOptions, state: State, env: Mapping[str, str] | None = 
         "DAYPASS_ISSUER": proxy_url,
         "DAYPASS_DATABASE_URL": f"sqlite:///{state.database}",
     }
+    vault = {**_matching(env, _VAULT), **_vault_options(options)}
     broker = {
         **common,
-        **_given(env, *_BROKER),
+        **_matching(env, _BROKER),
+        # The broker signs with a vault, or has keys there from before, only where this is said.
+        **(vault if env.get("DAYPASS_SIGNING") else {}),
         "DAYPASS_BROKER_INTERNAL": f"unix:{state.broker_socket}",
         "DAYPASS_BROKER_ADMIN": f"127.0.0.1:{admin_port}",
         "DAYPASS_BROKER_KEYS_DIR": str(state.keys),
@@ -177,7 +187,8 @@ def make_plan(options: UpOptions, state: State, env: Mapping[str, str] | None = 
     proxy = {
         **common,
         "DAYPASS_PROXY_METRICS_LISTEN": f"unix:{state.metrics_socket}",
-        **{name: value for name, value in env.items() if _PROXY.fullmatch(name)},
+        **_matching(env, _PROXY),
+        **vault,
         "DAYPASS_PROXY_LISTEN": f"127.0.0.1:{port},unix:{state.proxy_socket}",
         "DAYPASS_BROKER_URL": f"unix:{state.broker_socket}",
         **_proxy_options(options, state),
@@ -191,19 +202,31 @@ def _proxy_options(options: UpOptions, state: State) -> dict[str, str]:
     found = {
         "DAYPASS_ANTHROPIC_URL": options.anthropic_url,
         "DAYPASS_PRICES": options.prices and options.prices.absolute(),
-        "DAYPASS_VAULT_ADDR": options.vault_addr,
-        "DAYPASS_VAULT_TOKEN_FILE": options.vault_token_file
-        and options.vault_token_file.absolute(),
         "DAYPASS_PROXY_TLS_CERT": state.tls / "server.pem" if options.tls else None,
         "DAYPASS_PROXY_TLS_KEY": state.tls / "server.key" if options.tls else None,
     }
     return {name: str(value) for name, value in found.items() if value}
 
 
+def _vault_options(options: UpOptions) -> dict[str, str]:
+    found = {
+        "DAYPASS_VAULT_ADDR": options.vault_addr,
+        "DAYPASS_VAULT_TOKEN_FILE": options.vault_token_file
+        and options.vault_token_file.absolute(),
+    }
+    return {name: str(value) for name, value in found.items() if value}
+
+
 def _provider_keys(options: UpOptions, env: Mapping[str, str]) -> dict[str, str]:
-    """The key references, and the variables that env:// references name: for the proxy alone."""
-    entries, passed = [], {}
-    for given in options.anthropic_keys:
+    """The key references, and the variables that env:// references name: for the proxy alone.
+
+    Anthropic's key may be left out where another provider's are set.
+    """
+    entries, passed = [], _named_elsewhere(env)
+    wanted: Sequence[str] = options.anthropic_keys
+    if not wanted and (env.get("ANTHROPIC_API_KEY") or not any(env.get(n) for n in _OTHERS)):
+        wanted = ("env://ANTHROPIC_API_KEY",)
+    for given in wanted:
         match = _KEY.fullmatch(given)
         if match is None:
             raise SettingsError(
@@ -223,8 +246,17 @@ def _provider_keys(options: UpOptions, env: Mapping[str, str]) -> dict[str, str]
             raise SettingsError("no Vault address for a vault:// key", hint="pass --vault-addr")
         everyone = options.shared_key or "{tenant}" in reference
         entries.append(f"{tenant or ('*' if everyone else 'default')}={reference}")
-    found = {**passed, "DAYPASS_ANTHROPIC_KEYS": ",".join(entries)}
+    found = {**passed, **({"DAYPASS_ANTHROPIC_KEYS": ",".join(entries)} if entries else {})}
     return {**found, "DAYPASS_SHARED_KEYS": "1"} if options.shared_key else found
+
+
+def _named_elsewhere(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that the keys of other providers name; the proxy says what is wrong there."""
+    texts = [env.get("DAYPASS_OPENAI_KEYS", "")]
+    with suppress(OSError, UnicodeDecodeError):
+        if env.get("DAYPASS_UPSTREAMS"):
+            texts.append(Path(env["DAYPASS_UPSTREAMS"]).read_text(encoding="utf-8"))
+    return _given(env, *(name for text in texts for name in _ENV_KEY.findall(text)))
 
 
 def _policy(path: Path | None) -> bytes | None:
@@ -260,3 +292,10 @@ def free_port(port: int, flag: str) -> int:
 
 def _given(env: Mapping[str, str], *names: str) -> dict[str, str]:
     return {name: env[name] for name in names if env.get(name)}
+
+
+def _matching(env: Mapping[str, str], names: re.Pattern[str]) -> dict[str, str]:
+    """What is set of `names`; files are named in full, for the services run elsewhere."""
+    found = {name: value for name, value in env.items() if value and names.fullmatch(name)}
+    files = (name for name in found if name.endswith("_FILE") or name in _FILES)
+    return {**found, **{name: str(Path(found[name]).absolute()) for name in files}}

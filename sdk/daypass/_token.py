@@ -1,6 +1,6 @@
 """TokenProvider: a good access token whenever one is asked for.
 
-It exchanges the launch credential, keeps the token, renews it at 80 % (± 10 %) of its life while
+It exchanges the launch credential, keeps the token, renews it at 72 to 80 % of its life while
 others go on with the old one, and lets callers wait only when the old one is as good as dead.
 One exchange is in flight at a time: across threads by a flight that all share, across processes
 by the lock of `_cache`. Lives are counted from the server's `expires_in` on the monotonic clock,
@@ -19,7 +19,7 @@ from daypass._cache import TokenCache, default_path
 from daypass._errors import DaypassError, Refused, SettingsError, Unreachable
 from daypass._http import Origin
 from daypass._renewal import Held, Launch, Renewer, Time, last_moments
-from daypass._settings import SandboxSettings, bare_origin, sandbox_settings
+from daypass._settings import RULE, SandboxSettings, bare_origin, sandbox_settings
 
 SELF_PATH = "/v1/self"
 # After a renewal that failed or was refused: how long to leave the token endpoint alone.
@@ -69,7 +69,9 @@ class TokenProvider:
         found = sandbox_settings(env)
         url = bare_origin(base_url) if base_url else found.base_url
         if url is None:
-            raise SettingsError("no proxy address", hint="set ANTHROPIC_BASE_URL or pass base_url=")
+            raise SettingsError(
+                "no proxy address", hint="set ANTHROPIC_BASE_URL, or pass --base-url"
+            )
         self.base_url = url
         given = launch is not None or launch_file is not None
         credential = Launch(
@@ -82,7 +84,7 @@ class TokenProvider:
         if credential.value is None and credential.file is None and self.cache_path is None:
             raise SettingsError(
                 "no launch credential",
-                hint="set ANTHROPIC_IDENTITY_TOKEN_FILE or pass launch_file=",
+                hint="set ANTHROPIC_IDENTITY_TOKEN_FILE, or pass --launch FILE",
             )
         self._origin = Origin(url, ca_file=Path(ca_file) if ca_file else None, env=env)
         self._time = clock or Time()
@@ -232,4 +234,9 @@ def _cache_path(
         return found.token_cache
     # A credential in a file may be replaced there: the file's name keeps its place in the cache.
     key = str(launch.file.absolute()) if launch.file else launch.value
-    return default_path(found.cache_dir, key) if key else None
+    if not key:
+        return None
+    # One assertion may serve several rules, each with its own tokens. Our own launch credential
+    # has one, which some processes of a sandbox name and others do not.
+    own = launch.rule == RULE
+    return default_path(found.cache_dir, key if own else f"{key} {launch.rule}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from daypass._errors import DaypassError, NotInstalled, SettingsError
+from daypass._errors import DaypassError, NotInstalled, SettingsError, in_both_families
 from daypass._settings import environment
 from daypass._token import TokenProvider
 
@@ -39,22 +39,10 @@ class Credentials:
         try:
             self._last = self._provider.token(rejected=rejected)
         except DaypassError as error:
-            raise _in_both_families(error) from error.__cause__
+            from anthropic import AnthropicError
+
+            raise in_both_families(error, AnthropicError) from error.__cause__
         return self._token_class(token=self._last, expires_at=0)
-
-
-def _in_both_families(error: DaypassError) -> DaypassError:
-    """The same error as an `anthropic.AnthropicError` too.
-
-    The official client passes its own errors on and hides all others in a "Connection error".
-    """
-    from anthropic import AnthropicError
-
-    kind = type(error)
-    both = type(kind.__name__, (kind, AnthropicError), {"__module__": kind.__module__})
-    made: DaypassError = both.__new__(both, *error.args)
-    made.__dict__.update(error.__dict__)
-    return made
 
 
 def client(*, provider: TokenProvider | None = None, **options: Any) -> Anthropic:
@@ -75,7 +63,13 @@ def async_client(*, provider: TokenProvider | None = None, **options: Any) -> As
     return made
 
 
-def _prepare(provider: TokenProvider | None, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def renewing(
+    provider: TokenProvider | None = None, base_url: str | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """The official package, and what its clients are to be given: `base_url` and `credentials`.
+
+    For libraries that make their own clients. Raises as `client`.
+    """
     try:
         import anthropic
         from anthropic.lib.credentials import AccessToken
@@ -91,7 +85,14 @@ def _prepare(provider: TokenProvider | None, options: dict[str, Any]) -> tuple[A
             "ANTHROPIC_API_KEY is set and would shadow the day pass",
             hint="unset it, or start the program with `daypass run`, which removes it",
         )
+    provider = provider or TokenProvider(base_url)
+    return anthropic, {
+        "base_url": provider.base_url,
+        "credentials": Credentials(provider, AccessToken),
+    }
+
+
+def _prepare(provider: TokenProvider | None, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     base_url = options.pop("base_url", None)
-    provider = provider or TokenProvider(str(base_url) if base_url else None)
-    credentials = Credentials(provider, AccessToken)
-    return anthropic, {"base_url": provider.base_url, "credentials": credentials, **options}
+    official, given = renewing(provider, str(base_url) if base_url else None)
+    return official, {**given, **options}

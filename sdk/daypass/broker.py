@@ -9,15 +9,18 @@ it is about. Amounts are decimal strings of US dollars, times RFC 3339.
 
 from __future__ import annotations
 
+import builtins
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-from daypass._errors import DaypassError, Unreachable
+from daypass._beating import beating
+from daypass._errors import DaypassError, NotRevoked, Refused, Unavailable, Unreachable
 from daypass._files import private_dir, write_private
 from daypass._http import Origin, refusal
 from daypass._settings import admin_settings
@@ -29,7 +32,10 @@ _LARGE_PAGE = 1000
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A registered sandbox: `files` and `environment` go into it, `raw` is the whole answer."""
+    """A registered sandbox: `files` and `environment` go into it, `raw` is the whole answer.
+
+    An idle one has no deadline (""), files and environment yet.
+    """
 
     id: str
     tenant: str
@@ -48,7 +54,7 @@ class Sandbox:
             tenant=str(row["tenant"]),
             profile=str(row["profile"]),
             state=str(row["state"]),
-            deadline=str(row["deadline"]),
+            deadline=str(row["deadline"] or ""),
             environment=row.get("environment") or {},
             files=row.get("files") or {},
             raw=row,
@@ -123,10 +129,14 @@ class Broker:
 
     @contextmanager
     def sandbox(self, **fields: Any) -> Iterator[Sandbox]:
-        """Register a sandbox, give it, and end it whatever happens inside the block."""
+        """Register a sandbox, give it, and end it whatever happens inside the block.
+
+        One with a heartbeat is said to be alive for as long as the block runs.
+        """
         made = self.create(**fields)
         try:
-            yield made
+            with beating(partial(self.beat, made.id), made.raw.get("heartbeat_seconds")):
+                yield made
         except BaseException:
             with suppress(DaypassError):  # the first error is the one to see
                 self.end(made.id)
@@ -185,6 +195,20 @@ class Broker:
         """
         return self.call("PATCH", f"/v1/sandboxes/{_segment(sandbox)}", body=limits)
 
+    def activate(self, sandbox: str, **fields: object) -> Sandbox:
+        """Give an idle sandbox out, with its launch credential; its lifetime begins.
+
+        `fields` as in `POST /v1/sandboxes/{id}/activate`. If the answer was lost, ask for a new
+        launch credential: it can be activated once.
+        """
+        body = {name: value for name, value in fields.items() if value is not None}
+        path = f"/v1/sandboxes/{_segment(sandbox)}/activate"
+        return Sandbox.from_answer(self.call("POST", path, body=body))
+
+    def beat(self, sandbox: str) -> Row:
+        """Say that a sandbox lives; one with a heartbeat is ended when nobody does."""
+        return self.call("POST", f"/v1/sandboxes/{_segment(sandbox)}/heartbeat")
+
     def end(self, sandbox: str) -> Row:
         """End a sandbox: its tokens die at once. Ending it twice is no error."""
         return self.call("DELETE", f"/v1/sandboxes/{_segment(sandbox)}")
@@ -205,10 +229,40 @@ class Broker:
         not_before: str | int | None = None,
         reason: str | None = None,
     ) -> Row:
-        """Revoke `global`, or one `tenant`, `sandbox`, `grant`, `kid` or `jti`."""
+        """Revoke `global`, or one `tenant`, `sandbox`, `grant`, `kid` or `jti`.
+
+        Without `not_before` a tenant is closed until `restore_tenant`. Raises `NotRevoked` when the
+        broker did not confirm it: then nothing has to have ended.
+        """
         body = {"scope": scope, "ident": ident, "not_before": not_before, "reason": reason}
         given = {name: value for name, value in body.items() if value is not None}
-        return self.call("POST", "/v1/revocations", body=given)
+        with _confirmed():
+            return self.call("POST", "/v1/revocations", body=given)
+
+    def revoke_token(self, token: str) -> Row:
+        """Revoke one token, or the id of one (RFC 7009); {} when there was nothing to end.
+
+        Raises `NotRevoked` like `revoke`.
+        """
+        with _confirmed():
+            return self._post_form("/v1/oauth/revoke", token)
+
+    def inspect(self, token: str) -> Row:
+        """What a token says, if it is good now (RFC 7662); else `{"active": False}`."""
+        return self._post_form("/v1/oauth/introspect", token)
+
+    def _post_form(self, path: str, token: str) -> Row:
+        raw = urlencode({"token": token}).encode()
+        kind = "application/x-www-form-urlencoded"
+        return self.call("POST", path, raw=raw, headers={"content-type": kind})
+
+    def tenants(self) -> builtins.list[Row]:
+        """Tenants with their state and how many active sandboxes they have."""
+        return cast("builtins.list[Row]", self.call("GET", "/v1/tenants").get("tenants", []))
+
+    def restore_tenant(self, tenant: str) -> Row:
+        """Open a revoked tenant again (admin); its sandboxes stay revoked."""
+        return self.call("POST", f"/v1/tenants/{_segment(tenant)}/restore")
 
     def revocations(self) -> Row:
         """The revocations in force."""
@@ -220,9 +274,20 @@ class Broker:
 
     def usage_csv(self, **filters: object) -> Iterator[str]:
         """All rows of the same as CSV (RFC 4180), page by page; the first begins with a heading."""
+        return self._csv("/v1/usage", filters)
+
+    def incidents(self, *, limit: int = 100, **filters: object) -> Row:
+        """Incidents by `tenant`, `sandbox`, `kind`, `since`, `until`: the newest minutes."""
+        return self.call("GET", "/v1/incidents", query={**filters, "limit": limit})
+
+    def incidents_csv(self, **filters: object) -> Iterator[str]:
+        """All rows of the same as CSV, as `usage_csv` gives them."""
+        return self._csv("/v1/incidents", filters)
+
+    def _csv(self, route: str, filters: Mapping[str, object]) -> Iterator[str]:
         query: Mapping[str, object] | None = {**filters, "format": "csv", "limit": _LARGE_PAGE}
-        path, is_first = "/v1/usage", True
-        while path == "/v1/usage" or path.startswith("/v1/usage?"):
+        path, is_first = route, True
+        while path == route or path.startswith(f"{route}?"):
             answer = self._origin.call("GET", path, query=query, headers=self._headers)
             if answer.status >= 300:
                 raise refusal(answer)
@@ -261,6 +326,27 @@ class Broker:
     def revoke_credential(self, credential: str) -> Row:
         """End a credential at once."""
         return self.call("DELETE", f"/v1/credentials/{_segment(credential)}")
+
+    def keys(self, *, purpose: str | None = None) -> Row:
+        """Signing keys of one purpose or all, newest first."""
+        return self.call("GET", "/v1/keys", query={"purpose": purpose})
+
+    def rotate_keys(self, purpose: str = "access", *, now: bool = False) -> Row:
+        """Prepare the next signing key; with `now` it signs within seconds. May be repeated."""
+        return self.call("POST", "/v1/keys/rotate", body={"purpose": purpose, "now": now})
+
+
+@contextmanager
+def _confirmed() -> Iterator[None]:
+    """Turn every way of not being answered into `NotRevoked`; a refusal says no by itself."""
+    try:
+        yield
+    except (Unavailable, Unreachable) as error:
+        raise NotRevoked(f"NOT revoked: {error.message}") from error
+    except Refused as error:
+        if error.status < 500:
+            raise
+        raise NotRevoked(f"NOT revoked: {error.message}") from error
 
 
 def _segment(value: str) -> str:

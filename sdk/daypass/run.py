@@ -6,10 +6,11 @@ their way:
 
 - a `reusable` launch credential goes to the command as the four federation variables, and
   official clients exchange it by themselves;
-- a `single_use` one stays here: the command gets a profile directory whose token is rewritten at
-  each renewal.
+- a `single_use` one stays here: the command gets a profile with the token and what renews it, and
+  official clients renew it by themselves.
 
-Either way a file with the current token (DAYPASS_TOKEN_FILE) is kept fresh for everything else.
+With `--helper` it gets neither, but the URL of a loopback helper that adds the token to each call.
+A file with the current token (DAYPASS_TOKEN_FILE) is kept fresh for everything else.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from pathlib import Path
 from types import FrameType
 
 from daypass import _settings as settings
+from daypass import helper
 from daypass._errors import DaypassError, SettingsError
 from daypass._files import private_dir, write_private
-from daypass._keeper import Keeper, Profile
+from daypass._keeper import Keeper
+from daypass._profile import write_profile
 from daypass._token import TokenProvider
 from daypass.forward import DEFAULT_LISTEN, Forwarder, check_proxy, parse_listen, raise_loopback
 
@@ -46,6 +49,7 @@ class RunOptions:
     token_file: Path | None = None
     socket: Path | None = None
     listen: str | None = None
+    helper: bool = False
 
 
 def run(options: RunOptions) -> int:
@@ -71,12 +75,14 @@ def run(options: RunOptions) -> int:
         provider.verified()
         environment = _Environment(provider, found, folder)
         kept_here = provider.single_use or (launch is None and launch_file is None)
-        if kept_here or not found.organization:
+        if options.helper:
+            environment.use_helper(_help(provider, undo))
+        elif kept_here or not found.organization:
             environment.use_profile()
         else:
             environment.use_federation(launch, launch_file)
         token_file = (options.token_file or folder / "token").absolute()
-        keeper = Keeper(provider, token_file, environment.profile, _say)
+        keeper = Keeper(provider, token_file, _say)
         undo.callback(keeper.stop)
         keeper.start()
         return child.run(options.command, environment.build(token_file))
@@ -91,7 +97,6 @@ class _Environment:
         self._provider = provider
         self._found = found
         self._folder = folder
-        self.profile: Profile | None = None
         self._remove = (
             *settings.SHADOWING,
             *settings.ADMIN_ONLY,
@@ -116,9 +121,23 @@ class _Environment:
         self._add["ANTHROPIC_ORGANIZATION_ID"] = str(self._found.organization)
 
     def use_profile(self) -> None:
-        """Keep the launch credential here and give official clients a profile to read."""
-        self.profile = Profile(self._folder / "anthropic", self._provider.base_url)
-        self._add["ANTHROPIC_CONFIG_DIR"] = str(self.profile.directory)
+        """Keep the launch credential here and give official clients a profile over our cache."""
+        cache = self._provider.cache_path
+        assert cache is not None  # `run` has seen to it
+        directory = write_profile(
+            self._folder / "anthropic",
+            self._provider.base_url,
+            cache.absolute(),
+            renewable=self._provider.single_use,
+        )
+        self._add["ANTHROPIC_CONFIG_DIR"] = str(directory)
+
+    def use_helper(self, url: str) -> None:
+        """Give clients of both dialects a URL of ours and a key that is none."""
+        openai = f"{url}/openai/v1"
+        self._add["ANTHROPIC_BASE_URL"] = url
+        self._add["ANTHROPIC_AUTH_TOKEN"] = self._add["OPENAI_API_KEY"] = helper.KEY
+        self._add["OPENAI_BASE_URL"] = self._add["OPENAI_API_BASE"] = openai
 
     def build(self, token_file: Path) -> dict[str, str]:
         """The environment; says which provider keys it left out."""
@@ -204,6 +223,14 @@ def _forward(options: RunOptions, found: settings.SandboxSettings, undo: ExitSta
     undo.callback(forwarder.close)
     forwarder.start()
     return f"http://{forwarder.address[0]}:{forwarder.address[1]}"
+
+
+def _help(provider: TokenProvider, undo: ExitStack) -> str:
+    """Start the loopback helper at a port of its own; gives its URL."""
+    started = helper.Helper(provider, ("127.0.0.1", 0))
+    undo.callback(started.close)
+    started.start()
+    return started.url
 
 
 def _launch(options: RunOptions, found: settings.SandboxSettings) -> tuple[str | None, Path | None]:

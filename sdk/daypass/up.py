@@ -151,8 +151,11 @@ def _apply_policy(state: State, plan: Plan) -> list[str]:
 
 def _warn_of_tenants(plan: Plan, tenants: Sequence[str]) -> None:
     """Say which tenants no provider key is given for: their calls are refused."""
-    entries = plan.proxy["DAYPASS_ANTHROPIC_KEYS"].split(",")
-    served = {entry.partition("=")[0] for entry in entries}
+    names = ("DAYPASS_ANTHROPIC_KEYS", "DAYPASS_OPENAI_KEYS")
+    entries = [entry for name in names for entry in plan.proxy.get(name, "").split(",")]
+    served = {entry.partition("=")[0].strip() for entry in entries}
+    if "DAYPASS_UPSTREAMS" in plan.proxy:  # its servers have keys of their own, or need none
+        return
     for tenant in tenants:
         if not served & {tenant, "*"}:
             words = f"tenant {tenant} has no provider key, so its calls are refused"
@@ -223,6 +226,7 @@ def _announce(options: UpOptions, state: State, plan: Plan, services: list[Servi
     where = ""
     if state.directory != state_dir():
         where = f"  export DAYPASS_DIR={shlex.quote(str(state.directory))}\n"
+    sample = f'  python -c "{_SAMPLE}"\n' if "DAYPASS_ANTHROPIC_KEYS" in plan.proxy else ""
     print(
         f"""
 daypass is up: agents get a day pass, never the key
@@ -234,8 +238,7 @@ daypass is up: agents get a day pass, never the key
 Next, in another terminal:
 
 {where}  eval "$(daypass sandbox create)"
-  python -c "{_SAMPLE}"
-  daypass usage --by sandbox && daypass revoke --sandbox "$DAYPASS_SANDBOX"
+{sample}  daypass usage --by sandbox && daypass revoke --sandbox "$DAYPASS_SANDBOX"
 
 Ctrl-C stops it.""",
         flush=True,

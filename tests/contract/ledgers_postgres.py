@@ -12,7 +12,7 @@ import psycopg.rows
 
 from daypass_proxy.ledger.postgres import open_store
 from daypass_proxy.ledger.store import OpenStore
-from tests.contract.ledgers import Backend
+from tests.contract.ledgers import Backend, Query
 from tests.servers.stack import read
 
 
@@ -27,11 +27,16 @@ class PostgresBackend(Backend):
         """See `Backend.open_store`."""
         return partial(open_store, self.address, busy_seconds)
 
-    def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """See `Backend.query`."""
+    @contextmanager
+    def transaction(self) -> Iterator[Query]:
+        """See `Backend.transaction`."""
         with psycopg.connect(self._dsn) as connection:
-            cursor = connection.execute(statement.replace("?", "%s").encode(), values)
-            return cursor.fetchall() if cursor.description else []
+
+            def query(statement: str, *values: object) -> list[tuple[Any, ...]]:
+                cursor = connection.execute(statement.replace("?", "%s").encode(), values)
+                return cursor.fetchall() if cursor.description else []
+
+            yield query
 
     def row(self, usage_id: str) -> dict[str, Any]:
         """See `Backend.row`."""

@@ -11,12 +11,14 @@ import sqlalchemy as sa
 
 import daypass_migrations
 from daypass_broker import db, revocation, schema
-from daypass_broker.keys import KeyRing, Purpose
+from daypass_broker.key_ring import KeyRing, open_ring, open_stores
+from daypass_broker.keys import Purpose
 from daypass_broker.settings import Settings
 from daypass_core.ids import new_id
 from tests.fakes.clock import FakeClock
 from tests.servers.postgres import PostgresServer
 from tests.support import NOW, TENANT, eventually
+from tests.unit.broker.key_time import Ring, agree_on_every_step
 from tests.unit.broker.rig import Rig, make_settings
 
 pytestmark = pytest.mark.postgres
@@ -118,7 +120,7 @@ def test_b16_brokers_that_start_at_once_agree(settings: Settings) -> None:
 
     def start() -> None:
         meeting.wait(5)
-        rings.append(KeyRing.load(engine, settings.keys_dir, new_id))
+        rings.append(open_ring(engine, settings.keys, new_id))
 
     threads = [threading.Thread(target=start) for _ in range(4)]
     for thread in threads:
@@ -128,4 +130,14 @@ def test_b16_brokers_that_start_at_once_agree(settings: Settings) -> None:
     engine.dispose()
     assert len(rings) == 4
     assert len({ring.active(Purpose.ACCESS).kid for ring in rings}) == 1
-    assert len(list(settings.keys_dir.iterdir())) == 3
+    assert settings.keys.directory is not None
+    assert len(list(settings.keys.directory.iterdir())) == 3
+
+
+def test_b16_brokers_agree_on_every_step(settings: Settings) -> None:
+    """B16: four brokers that look at the same moment do each step of a rotation once."""
+    engine = db.connect(settings.database_url)
+    try:
+        agree_on_every_step(Ring(engine, open_stores(settings.keys)).and_others(3))
+    finally:
+        engine.dispose()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from daypass_proxy.ledger.face import BatchedLedger
 from daypass_proxy.ledger.operations import nothing_spent
 from daypass_proxy.ledger.reaper import Leases
 from daypass_proxy.ledger.verify import verify
+from tests.contract.ledger_model import DONE, Call, Model
 from tests.contract.ledgers import FORGOTTEN, LEASE, Backend, bill, reservation
 from tests.fakes.clock import FakeClock
 
@@ -32,55 +32,45 @@ WORKERS = ("w1", "w2")
 DAY = 86_400.0
 TENANT = "tenant:acme"
 SUMMED = "spent_nano, reserved_nano, overdraft_nano, tokens_spent, tokens_reserved, open_calls"
+MOST_ACCOUNTS = 8
 CEILINGS = ("ceiling_nano", "token_ceiling", "day_ceiling_nano", "concurrency_limit")
 
 amounts = st.integers(0, 60)
-leaves = st.sampled_from(["a", "b"])
 workers = st.sampled_from(WORKERS)
 wants = st.tuples(amounts, amounts, st.integers(0, 40))
 
 
-@dataclass
-class Call:
-    """What the model knows of a usage row; `state` is open, settled, crashed or refused."""
-
-    usage_id: str
-    account: str
-    worker: str
-    hold: Hold
-    lease: float
-    state: str = "open"
-    cost: int = 0
-    tokens: int = 0
-
-
 class LedgerMachine(RuleBasedStateMachine):
-    """Two workers on one store; the model is a list of calls and the limits of three accounts.
+    """Two workers on one store; the model is a list of calls, and the limits of the accounts.
 
-    `a` and `b` are sandboxes of one tenant; `a` cuts off, `b` clamps.
+    `a` and `b` are sandboxes of one tenant; `a` cuts off, `b` clamps. Others are bought from them.
     """
 
     new_store: Callable[[], Backend]
     calls: Bundle[Call] = Bundle("calls")
+    leaves: Bundle[str] = Bundle("leaves")
+    bought: Bundle[str] = Bundle("bought")
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(target=leaves)
+    def start(self) -> Any:
         """Open the store; `a` has a budget, `b` tokens, and their tenant a bit of each."""
         self.runner = asyncio.Runner()
         self.store = type(self).new_store()
-        self.limits: dict[str, dict[str, int | None]] = {}
-        for name in ("a", "b", TENANT):
-            self.store.account(name, None, parent=None if name == TENANT else TENANT)
-            self.limits[name] = dict.fromkeys(CEILINGS)
+        self.model = Model({"a": TENANT, "b": TENANT})
+        self.limits = {
+            name: dict[str, int | None].fromkeys(CEILINGS) for name in (TENANT, "a", "b")
+        }
+        for name in self.limits:
+            self.store.account(name, None, parent=self.model.parents.get(name))
         self.store.query("UPDATE account SET policy = 'clamp' WHERE id = 'b'")
         self.change_limit("a", "ceiling_nano", 100)
         self.change_limit("b", "token_ceiling", 150)
         self.change_limit(TENANT, "day_ceiling_nano", 200)
         self.clock = FakeClock()
-        self.rows: list[Call] = []
         self.open: dict[str, BatchedLedger] = {}
         for worker in WORKERS:
             self.restart(worker)
+        return multiple("a", "b")
 
     def run(self, awaitable: Any) -> Any:
         """Run something on the machine's loop."""
@@ -89,10 +79,6 @@ class LedgerMachine(RuleBasedStateMachine):
             return await awaitable
 
         return self.runner.run(running())
-
-    def mine(self, account: str) -> list[Call]:
-        """Return the calls that are booked in an account."""
-        return [row for row in self.rows if account in (row.account, TENANT)]
 
     def used(self, leaf: str) -> Iterable[tuple[int | None, int, int]]:
         """Yield each ceiling above a leaf with what is used and held of it, by the model.
@@ -104,16 +90,18 @@ class LedgerMachine(RuleBasedStateMachine):
                 "SELECT day_from, day_until, day_spent_nano, month_from FROM account WHERE id = ?",
                 name,
             )[0]
-            for name in (leaf, TENANT)
+            for name in self.model.chain(leaf)
         }
         now = int(self.clock.now() * 1000)
         moment = max(now, *(max(found[0], found[3]) for found in windows.values()))
+        through = ""
         for name, (_, until, day_spent, _) in windows.items():
-            held = [row for row in self.mine(name) if row.state == "open"]
-            done = [row for row in self.mine(name) if row.state in ("settled", "crashed")]
+            held = [row for row in self.model.mine(name) if row.state == "open"]
+            done = [row for row in self.model.mine(name) if row.state in DONE]
             nano = sum(row.hold.nano for row in held)
-            limits = self.limits[name]
-            yield limits["ceiling_nano"], sum(row.cost for row in done), nano
+            aside = 0 if through in self.model.slices else self.model.set_aside(name)
+            through, limits = name, self.limits[name]
+            yield limits["ceiling_nano"], sum(row.cost for row in done), nano + aside
             tokens = sum(row.hold.tokens for row in held)
             yield limits["token_ceiling"], sum(row.tokens for row in done), tokens
             yield limits["day_ceiling_nano"], day_spent if moment < until else 0, nano
@@ -131,21 +119,23 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def admitted(self, name: str, leaf: str, worker: str, answer: object) -> Call:
         """Note the answer to a reservation; of an admitted one, what the row holds."""
-        self.rows.append(Call(name, leaf, worker, Hold(), self.clock.now() + LEASE, "refused"))
+        self.model.calls.append(
+            Call(name, leaf, worker, Hold(), self.clock.now() + LEASE, "refused")
+        )
         if isinstance(answer, Reserved):
             row = self.store.row(name)
-            self.rows[-1].hold = Hold(row["reserved_nano"], row["reserved_tokens"])
-            self.rows[-1].state = "open"
+            self.model.calls[-1].hold = Hold(row["reserved_nano"], row["reserved_tokens"])
+            self.model.calls[-1].state = "open"
             assert all(state.used + state.held <= state.ceiling for state in answer.limits)
             assert self.fits(leaf, 0, 0, 0)
-        return self.rows[-1]
+        return self.model.calls[-1]
 
     @rule(target=calls, worker=workers, leaf=leaves, wanted=wants)
     def reserve(self, worker: str, leaf: str, wanted: tuple[int, int, int]) -> Any:
         """A call is admitted exactly when the least that it needs fits everywhere."""
         self.clock.mono += FORGOTTEN
         nano, tokens, output = wanted
-        name = f"req_{len(self.rows)}"
+        name = f"req_{len(self.model.calls)}"
         fits = self.fits(leaf, nano, tokens, 1)
         call = reservation(name, nano, tokens=tokens, account=leaf, output=(0, output, 1))
         answer = self.run(self.open[worker].reserve(call))
@@ -161,7 +151,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def reserve_at_once(self, worker: str, leaf: str, amounts: list[int]) -> None:
         """Of several calls at once those are admitted that the model admits in this order."""
         self.clock.mono += FORGOTTEN
-        names = [f"req_{len(self.rows) + n}" for n in range(len(amounts))]
+        names = [f"req_{len(self.model.calls) + n}" for n in range(len(amounts))]
         asked = [
             self.open[worker].reserve(reservation(name, nano, account=leaf))
             for name, nano in zip(names, amounts, strict=True)
@@ -177,7 +167,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(worker=workers, leaf=leaves, nano=amounts, turns=st.integers(0, 3))
     def abort(self, worker: str, leaf: str, nano: int, turns: int) -> None:
         """A call that is cancelled at any moment of its admission leaves no hold behind."""
-        ledger, name = self.open[worker], f"req_{len(self.rows)}"
+        ledger, name = self.open[worker], f"req_{len(self.model.calls)}"
 
         async def cancelled() -> None:
             task = asyncio.ensure_future(ledger.reserve(reservation(name, nano, account=leaf)))
@@ -192,7 +182,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 await ledger.balance(leaf)
 
         self.run(cancelled())
-        self.rows.append(Call(name, leaf, worker, Hold(), 0.0, "refused"))
+        self.model.calls.append(Call(name, leaf, worker, Hold(), 0.0, "refused"))
         row = self.store.row(name)
         assert (row.get("outcome"), row.get("cost_nano")) in ((None, None), ("client_gone", 0))
         assert row.get("state") in (None, "settled")
@@ -233,7 +223,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """In whichever order the two are written, the sums are right and the ceiling held."""
         self.clock.mono += FORGOTTEN
         before = self.fits(call.account, nano, 0, 1)
-        name, ledger = f"req_{len(self.rows)}", self.open[worker]
+        name, ledger = f"req_{len(self.model.calls)}", self.open[worker]
 
         async def together() -> Any:
             wanted = ledger.reserve(reservation(name, nano, account=call.account))
@@ -249,6 +239,27 @@ class LedgerMachine(RuleBasedStateMachine):
         """Do to the model what a bill does."""
         if call.state in ("open", "crashed"):
             call.state, call.cost, call.tokens = "settled", cost, 2 * cost
+
+    @rule(targets=(leaves, bought), buyer=leaves, nano=amounts)
+    def buy(self, buyer: str, nano: int) -> Any:
+        """The broker sets a part of a budget aside exactly when it is free by the model."""
+        child = f"c{len(self.limits)}"
+        if len(self.limits) >= MOST_ACCOUNTS or len(self.model.chain(buyer)) > 3:
+            return multiple()
+        ceiling, used, held = next(iter(self.used(buyer)))
+        bought = self.store.buy(buyer, child, nano)
+        assert bought == (ceiling is None or used + held + nano <= ceiling)
+        if not bought:
+            return multiple()
+        self.model.parents[child], self.model.slices[child] = buyer, nano
+        self.limits[child] = dict.fromkeys(CEILINGS) | {"ceiling_nano": nano}
+        return child
+
+    @rule(child=bought)
+    def give_back(self, child: str) -> None:
+        """The broker gives a slice back, whatever is open in it; a second time changes nothing."""
+        self.store.give_back(child)
+        self.model.slices.pop(child, None)
 
     @rule(
         name=st.sampled_from(["a", "b", TENANT]),
@@ -280,7 +291,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """A worker dies without a word for its open calls, and another of its name comes up."""
         if worker in self.open:
             self.run(self.open[worker].close())
-            for row in self.rows:
+            for row in self.model.calls:
                 row.worker = "" if row.worker == worker else row.worker
         self.open[worker] = self.run(self.store.open(self.clock, worker))
         self.looked_after(worker)
@@ -294,7 +305,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def looked_after(self, worker: str) -> None:
         """Do to the model what `look_after_leases` does to the rows."""
-        for row in self.rows:
+        for row in self.model.calls:
             if row.state == "open" and row.worker == worker:
                 row.lease = self.clock.now() + LEASE
             if row.state == "open" and row.lease <= self.clock.now():
@@ -304,8 +315,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def sums_are_right(self) -> None:
         """The accounts are what the model says and what the rows add up to, after every step."""
         for name in getattr(self, "limits", ()):
-            held = [row for row in self.mine(name) if row.state == "open"]
-            done = [row for row in self.mine(name) if row.state in ("settled", "crashed")]
+            held = [row for row in self.model.mine(name) if row.state == "open"]
+            done = [row for row in self.model.mine(name) if row.state in DONE]
             (found,) = self.store.query(f"SELECT {SUMMED} FROM account WHERE id = ?", name)
             assert found == (
                 sum(row.cost for row in done),
@@ -315,6 +326,10 @@ class LedgerMachine(RuleBasedStateMachine):
                 sum(row.hold.tokens for row in held),
                 len(held),
             )
+            (set_aside,) = self.store.query(
+                "SELECT lent_nano - lent_used_nano FROM account WHERE id = ?", name
+            )
+            assert set_aside == (self.model.set_aside(name),)
         if hasattr(self, "store"):
             assert verify(self.store.address) == []
 
@@ -323,14 +338,14 @@ class LedgerMachine(RuleBasedStateMachine):
         if not hasattr(self, "store"):
             return
         with self.runner:
-            for number, row in enumerate(self.rows):
+            for number, row in enumerate(self.model.calls):
                 if row.state in ("open", "crashed"):
                     self.run(self.open["w1"].settle(bill(row.usage_id, number)))
                     row.cost = number
             for ledger in self.open.values():
                 self.run(ledger.close())
         for name in self.limits:
-            billed = sum(row.cost for row in self.mine(name))
+            billed = sum(row.cost for row in self.model.mine(name))
             assert self.store.sums(name)[:2] == (billed, 0)
             assert self.store.column("open_calls", name) == 0
         self.store.assert_right()

@@ -84,7 +84,7 @@ async def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
 async def test_another_schema_is_refused(sqlite_store: SqliteBackend, tmp_path: Path) -> None:
     """A database of another version, or none of ours, is refused with what to do."""
     sqlite_store.query("UPDATE alembic_version SET version_num = '0007'")
-    with pytest.raises(LedgerUnavailable, match=r"has schema 0007, this proxy needs 0002; run"):
+    with pytest.raises(LedgerUnavailable, match=r"has schema 0007, this proxy needs 0003; run"):
         await open_ledger(sqlite_store.path)
     (tmp_path / "empty.db").touch()
     with pytest.raises(LedgerUnavailable, match="has schema none"):

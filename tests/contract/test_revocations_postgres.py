@@ -115,6 +115,24 @@ async def test_the_brokers_commit_ends_the_wait(store: Store) -> None:
     assert time.monotonic() - began < NEVER / 2
 
 
+async def test_a_dead_listener_is_replaced_at_once(store: Store) -> None:
+    """A view whose connection ends looks on a new one without waiting for its next turn, and what
+    it was not told of meanwhile it sees then."""
+    view = RevocationView(
+        PostgresRevocations(store.url), LiveCalls(), StoreClock(), poll_seconds=NEVER
+    )
+    view.start()
+    await asyncio.wait_for(view.wait_ready(), 10)
+    claims = make_claims()
+    store.revoke(claims.sandbox, claims.issued_at)
+    assert view.verdict(claims) is None
+    began = time.monotonic()
+    store.end_connections()
+    await aeventually(lambda: view.verdict(claims))
+    assert time.monotonic() - began < NEVER / 4
+    await view.close()
+
+
 async def test_the_clock_is_the_servers(parts: Parts) -> None:
     """The view carries the server's time into the clock, to the fraction of a second."""
     _, _, clock = parts

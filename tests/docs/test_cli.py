@@ -20,7 +20,7 @@ def leaves(
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Every command that can be run, by its whole name."""
     inner = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-    if not inner:
+    if not inner or (parser.get_default("act") and path != "daypass"):
         yield path, parser
     for action in inner:
         for name, child in action.choices.items():

@@ -1,6 +1,6 @@
 """docs/reference/headers.md lists exactly what the code passes, drops and sets."""
 
-from daypass_proxy import limits, relay, upstream
+from daypass_proxy import limits, relay, upstream_request
 from daypass_proxy.providers import anthropic
 from tests.servers.headers_page import PASSES, SET, STAYS, Rules
 
@@ -18,7 +18,7 @@ def test_what_goes_up_is_on_the_page() -> None:
     assert UP.names(PASSES) == text(anthropic._UP_EXACT) | prefixes | {"anthropic-beta"}
     assert UP.names(STAYS) == text(anthropic._NOT_UP)
     assert UP.names(SET) == {"host", "content-length", "accept-encoding", "x-api-key"}
-    assert UP.names(SET) <= text(upstream._OURS)
+    assert UP.names(SET) <= text(upstream_request._OURS)
 
 
 def test_what_comes_down_is_on_the_page() -> None:

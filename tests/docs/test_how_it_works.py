@@ -41,13 +41,16 @@ ONE_TOKEN = [
     "daypass_proxy.token",
     "daypass_broker.app",
     "daypass_broker.issue",
-    "daypass_broker.oauth",
+    "daypass_broker.token_request",
+    "daypass_broker.proof",
     "daypass_broker.attest",
     "daypass_broker.standing",
     "daypass_broker.tokens",
     "daypass_broker.lineage",
+    "daypass_broker.delegate",
     "daypass_broker.audit",
     "daypass_broker.signing",
+    "daypass_broker.oauth",
 ]
 WALKS = [("## One call", ONE_CALL), ("## One token", ONE_TOKEN)]
 

@@ -9,7 +9,7 @@ import pytest
 from daypass_core.problem import Problem, Refusal
 from daypass_core.scope import Detail
 from daypass_proxy.exchange import Exchange, HeaderPairs
-from daypass_proxy.providers import Call
+from daypass_proxy.providers import Call, Rendered
 from daypass_proxy.providers.anthropic import Anthropic
 from tests.fakes.asgi import make_exchange
 
@@ -20,6 +20,11 @@ PLAIN: dict[str, Any] = {
     "max_tokens": 64,
     "messages": [{"role": "user", "content": "hi"}],
 }
+
+
+def anthropic_render(problem: Problem, request_id: str, target: bytes = b"") -> Rendered:
+    """Render what the guard refuses, whatever was asked for."""
+    return Anthropic().render(problem, request_id)
 
 
 def detail(

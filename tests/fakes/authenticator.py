@@ -1,6 +1,7 @@
 """An authenticator whose broker, clock and revocation view a test holds in its hands."""
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ class Rig:
 
     published: tuple[SigningKey, ...] = (KEY,)
     down: bool = False
+    hang: Callable[[], Awaitable[object]] | None = None
     fetches: int = 0
     clock: FakeClock = field(default_factory=FakeClock)
     view: FakeView = field(default_factory=FakeView)
@@ -43,6 +45,8 @@ class Rig:
     async def fetch(self) -> bytes:
         """Be the broker's key set."""
         self.fetches += 1
+        if self.hang is not None:
+            await self.hang()
         if self.down:
             raise BrokerUnreachable("down", sent=False)
         return jwks(*self.published)

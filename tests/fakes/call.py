@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
-from daypass_core.claims import Claims, account_id
+from daypass_core.claims import Claims
 from daypass_proxy.attempt import Attempt, Held
 from daypass_proxy.ledger import Hold, Ledger, LimitState, Reservation, Reserved, Terms
 from daypass_proxy.price import Plan, Price, Rates, Tariff
@@ -49,6 +49,7 @@ def make_call(
         images=images,
         documents=documents,
         billable=endpoint == "messages",
+        dialect="anthropic",
     )
 
 
@@ -69,7 +70,7 @@ def make_held(
     reservation = Reservation(
         usage_id=usage_id,
         attempt=1,
-        account=account_id(claims.sandbox),
+        account=claims.account,
         tenant=claims.tenant,
         sandbox=claims.sandbox,
         grant_id=claims.grants[-1],

@@ -9,7 +9,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from daypass_proxy.guard import Limits, guarded
-from daypass_proxy.providers.anthropic import Anthropic
+from tests.fakes.anthropic import anthropic_render
 
 
 class MemoryTransport(asyncio.Transport):
@@ -76,7 +76,7 @@ class Connection:
         refused: Callable[[str], None] = lambda _code: None,
     ) -> None:
         """`loop` is a `HandLoop` for a test that lets the guard's time pass by hand."""
-        kind = guarded(limits or Limits(), render=Anthropic().render, refused=refused)
+        kind = guarded(limits or Limits(), render=anthropic_render, refused=refused)
         config = uvicorn.Config(
             app,
             http=kind,

@@ -13,6 +13,7 @@ from daypass_core.secret import parse_reference
 from daypass_proxy.exchange import Exchange
 from daypass_proxy.forward import forward
 from daypass_proxy.keyring import Keyring
+from daypass_proxy.providers import Place
 from daypass_proxy.settings import load
 from daypass_proxy.streams import LiveCalls
 from tests.canary import CANARY
@@ -61,7 +62,7 @@ class Forwarding:
         self.client = self.new_client()
         self.lines = io.StringIO()
         ring = Keyring(
-            {"acme": parse_reference("vault://secret/llm/acme#api_key")},
+            {"anthropic": {"acme": parse_reference("vault://secret/llm/acme#api_key")}},
             env_secrets={},
             vault=FakeVault(acme=KEY),
             clock=self.clock,
@@ -101,7 +102,7 @@ class Forwarding:
         root = logging.getLogger()
         root.addHandler(handler)
         try:
-            await forward(self.client.exchange, endpoint, self.services)
+            await forward(self.client.exchange, Place("anthropic", endpoint), self.services)
         finally:
             root.removeHandler(handler)
         assert len(self.live_calls) == 0

@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 
 from daypass_proxy.guard import GuardedProtocol, Limits, guarded
-from daypass_proxy.providers.anthropic import Anthropic
+from tests.fakes.anthropic import anthropic_render
 
 GET = b"GET /v1/self HTTP/1.1\r\nHost: proxy.test\r\n\r\n"
 CHUNKED = b"POST /v1/messages HTTP/1.1\r\nHost: proxy.test\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -108,7 +108,7 @@ class Client:
 async def serving(app: EchoApp, limits: Limits | None = None) -> AsyncIterator[Server]:
     """Run a server with our guard on a loopback port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    protocol: type[GuardedProtocol] = guarded(limits or Limits(), render=Anthropic().render)
+    protocol: type[GuardedProtocol] = guarded(limits or Limits(), render=anthropic_render)
     config = uvicorn.Config(
         app,
         http=protocol,

@@ -12,6 +12,7 @@ from daypass_proxy.broker_link import BrokerAnswer, BrokerUnreachable
 from daypass_proxy.jwks_cache import JwksCache
 from daypass_proxy.price import PriceTable
 from daypass_proxy.providers.anthropic import Anthropic
+from daypass_proxy.providers.openai import OpenAI
 from daypass_proxy.services import Services
 from daypass_proxy.settings import Settings, load
 from daypass_proxy.streams import LiveCalls
@@ -69,7 +70,7 @@ class Proxy:
             clock=self.clock,
             new_id=new_id,
             sleep=self._sleep,
-            provider=Anthropic(),
+            providers={"anthropic": Anthropic(), "openai": OpenAI()},
             authenticator=Authenticator(
                 keys=keys,
                 view=cast(Any, self.view),

@@ -6,15 +6,14 @@ from dataclasses import replace
 import pytest
 
 from daypass_core.problem import Problem, Refusal
-from daypass_core.secret import parse_reference
 from daypass_proxy.attempt import Attempt, Reply
 from daypass_proxy.exchange import HeaderPairs
+from daypass_proxy.key_references import parse_keys
 from daypass_proxy.keyring import Keyring
 from daypass_proxy.settings import load
 from daypass_proxy.upstream import send
 from tests.canary import CANARY
 from tests.fakes.call import make_attempt
-from tests.fakes.clock import FakeClock
 from tests.fakes.keys import FakeVault
 from tests.fakes.ledger import FakeLedger
 from tests.fakes.proxy import ENVIRONMENT, Proxy
@@ -28,19 +27,20 @@ NEWER = f"sk-ant-{CANARY}-two"
 class Upstream:
     """One call on its way to a scripted upstream."""
 
-    def __init__(self, *script: FakeAnswer | Exception) -> None:
+    def __init__(
+        self, *script: FakeAnswer | Exception, keys: str = "acme=vault://secret/llm/acme#api_key"
+    ) -> None:
+        """`keys` as in the settings; the vault has one at "acme" only."""
         self.vault = FakeVault(acme=KEY)
         self.transport = FakeTransport(*script)
-        ring = Keyring(
-            {"acme": parse_reference("vault://secret/llm/acme#api_key")},
-            env_secrets={},
-            vault=self.vault,
-            clock=FakeClock(),
-        )
         settings = replace(load(ENVIRONMENT), anthropic_url=ORIGIN)
         self.ledger = FakeLedger()
-        services = Proxy(settings=settings, ledger=self.ledger).services
-        self.services = replace(services, keyring=ring, transport=self.transport)
+        self.proxy = Proxy(settings=settings, ledger=self.ledger)
+        self.clock = self.proxy.clock
+        ring = Keyring(
+            {"anthropic": parse_keys(keys)}, env_secrets={}, vault=self.vault, clock=self.clock
+        )
+        self.services = replace(self.proxy.services, keyring=ring, transport=self.transport)
         self.attempt: Attempt = make_attempt(self.ledger)
 
     async def send(self) -> Reply:

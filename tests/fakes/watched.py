@@ -74,9 +74,17 @@ class Watched:
         self.application.services = replace(
             services,
             authenticator=cast(Any, _Authenticator(services.authenticator, self.accepted)),
-            provider=cast(Any, _Dialect(services.provider, self.accepted)),
+            providers={
+                name: cast(Any, _Dialect(each, self.accepted))
+                for name, each in services.providers.items()
+            },
             keyring=Keyring(
-                {name: parse_reference(f"vault://secret/{name}#api_key") for name in TENANTS},
+                {
+                    provider: {
+                        name: parse_reference(f"vault://secret/{name}#api_key") for name in TENANTS
+                    }
+                    for provider in services.providers
+                },
                 env_secrets={},
                 vault=FakeVault(**dict.fromkeys(TENANTS, PROVIDER_KEY)),
                 clock=proxy.clock,

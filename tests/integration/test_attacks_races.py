@@ -196,7 +196,8 @@ def test_a_revocation_wins_every_race(stack: Stack, end: str) -> None:
             answer = stack.admin("DELETE", f"/v1/sandboxes/{sandbox['id']}")
         else:
             ident = {"sandbox": sandbox["id"], "grant": grant["id"], "tenant": "globex"}[end]
-            answer = stack.admin("POST", "/v1/revocations", {"scope": end, "ident": ident})
+            order = {"scope": end, "ident": ident, "not_before": "now"}
+            answer = stack.admin("POST", "/v1/revocations", order)
         stored = time.monotonic()
         assert answer.status in (200, 201)
         eventually(lambda: stack.message(token).status == 401)

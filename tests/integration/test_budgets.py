@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from daypass_proxy.edge import ROUTES
+from daypass_proxy.routes import ROUTES
 from tests.servers.billed import BODY, END, IN, MODEL, OUT, START, at_rest, bill, post, stream_of
 from tests.servers.client import RawStream
 from tests.servers.stack import Answer, Stack, call
@@ -25,6 +25,7 @@ def test_b07_no_route_passes_a_budget_by(stack: Stack, upstream: StubUpstream) -
     }
     paths = [path.decode() for path in ROUTES]
     paths += ["/v1/messages?beta=true", "/v1/messages/batches", "/v1/chat/completions"]
+    paths += ["/openai/v1/chat/completions", "/openai/v1/responses", "/openai/v1/files"]
     paths += ["/v1/responses", "/v1/complete", "/anthropic/v1/messages", "/v1/models/claude-x"]
     answers: dict[tuple[str, bool], Answer] = {}
     for path in paths:

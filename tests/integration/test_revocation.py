@@ -4,11 +4,12 @@ import json
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from tests.servers.client import RawStream
-from tests.servers.stack import Stack, call
+from tests.servers.stack import Answer, Stack, call
 from tests.servers.stub import Script, Send, Stall, StubUpstream, chunk
 from tests.servers.wire import message_start, sse_answer, text_delta
 from tests.support import eventually
@@ -166,3 +167,69 @@ def test_self_tells_what_is_allowed_and_left(stack: Stack) -> None:
     assert found["sandbox"] == sandbox["id"]
     assert found["budget"]["budget_usd"] == "2.50"
     assert found["budget"]["spent_usd"] == "0.0003"
+
+
+def form(stack: Stack, path: str, token: str, credential: str | None = None) -> Answer:
+    """Send a token to the admin listener, as RFC 7009 and RFC 7662 have it."""
+    headers = {
+        "authorization": f"Bearer {credential or stack.admin_credential}",
+        "content-type": "application/x-www-form-urlencoded",
+    }
+    return call(stack.admin_url, "POST", path, urlencode({"token": token}).encode(), headers)
+
+
+def test_a_token_is_revoked_by_itself(stack: Stack) -> None:
+    """RFC 7009 and RFC 7662 on a running daypass: live, revoked by its orchestrator, refused; no
+    token stands in a log."""
+    orchestrator = stack.new_credential("orchestrator", "--orchestrator", "acme-ci")
+    sandbox = stack.sandbox()
+    token = stack.access_token(sandbox)
+    assert form(stack, "/v1/oauth/introspect", token, orchestrator).json()["active"] is True
+    assert stack.message(token).status == 200
+    ended = form(stack, "/v1/oauth/revoke", token, orchestrator).json()
+    assert (ended["scope"], ended["ident"]) == ("jti", token_id(stack, token))
+    eventually(lambda: stack.message(token).status == 401)
+    assert form(stack, "/v1/oauth/introspect", token).json() == {"active": False}
+    for name in ("broker", "proxy"):
+        assert token.rpartition(".")[2] not in stack.log(name)
+
+
+def buy(stack: Stack, token: str) -> str:
+    """Buy a narrower token with an access token."""
+    body = {
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "subject_token": token,
+        "subject_token_type": "urn:ietf:params:oauth:token-type:access_token",
+    }
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    sent = urlencode(body).encode()
+    answer = call(stack.proxy_url, "POST", "/v1/oauth/token", sent, headers)
+    assert answer.status == 200, answer.body
+    return str(answer.json()["access_token"])
+
+
+@pytest.mark.parametrize("end", ["grant", "jti"])
+def test_what_was_bought_ends_with_what_it_was_bought_with(
+    stack: Stack, upstream: StubUpstream, end: str
+) -> None:
+    """Revoking a node ends its subtree at the proxy, a stream that runs there too, and no more."""
+    sandbox = stack.sandbox(budget_usd="5.00")
+    root = stack.access_token(sandbox)
+    child = buy(stack, root)
+    grandchild, sibling = buy(stack, child), buy(stack, root)
+    upstream.next(RUNNING)
+    stream = RawStream.post(stack.proxy_url, grandchild, BODY)
+    stream.until(b"hello")
+    if end == "grant":
+        (row,) = stack.rows("SELECT grant_id FROM token WHERE jti = ?", token_id(stack, child))
+        revoke(stack, "grant", row["grant_id"])
+    else:
+        revoke(stack, "jti", token_id(stack, child))
+    stream.rest()
+    assert b"event: error" in stream.body
+    eventually(lambda: stack.message(grandchild).status == 401)
+    if end == "grant":
+        assert stack.message(child).headers["x-should-retry"] == "false"
+    assert stack.message(child).status == 401
+    for alive in (root, sibling):
+        assert stack.message(alive).status == 200

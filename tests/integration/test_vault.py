@@ -11,9 +11,9 @@ from daypass_core.vault import (
     Vault,
     VaultMissing,
     VaultRefused,
-    VaultSettings,
     VaultUnavailable,
 )
+from daypass_core.vault_settings import VaultSettings
 from demo.services.openbao import OpenBao
 from tests.fakes.clock import FakeClock
 

@@ -19,14 +19,18 @@ import tomllib
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PACKAGES = (ROOT / "core" / "daypass_core", ROOT / "proxy" / "daypass_proxy")
+PACKAGES = (
+    ROOT / "core" / "daypass_core",
+    ROOT / "proxy" / "daypass_proxy",
+    ROOT / "broker" / "daypass_broker",
+)
 # A test speaks by these; any other exception may only mean that the edit broke the code.
 SPOKEN = ("AssertionError", "Failed")
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """One check less. `file` is a pattern below the two packages' folders."""
+    """One check less. `file` is a pattern below the packages' folders."""
 
     id: str
     check: str

@@ -27,9 +27,12 @@ SECONDS = 20
 _WARM = (
     "cryptography.hazmat.primitives.asymmetric.ec", "cryptography.x509", "httptools",
     "hvac", "hypothesis", "hypothesis.strategies", "jwt", "msgspec", "pytest_asyncio.plugin",
+    "alembic.command", "jsonschema", "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite",
+    "starlette.applications", "starlette.testclient", "yaml",
     "uvicorn", "uvicorn.protocols.http.httptools_impl", "uvloop",
 )  # fmt: skip
 _OURS = ("daypass", "tests")
+_MUTATED = ("daypass_core", "daypass_proxy", "daypass_broker")
 _PLUGINS = ("no:cacheprovider", "no:anyio")  # what no test of a mutation needs
 
 
@@ -82,7 +85,7 @@ def judge(folder: Path, tests: list[str]) -> None:
     # Plugins that were imported before the fork are not rewritten any more, and need not be.
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     code = pytest.main([*options, *tests], plugins=[notes])
-    modules = {name: sys.modules.get(name) for name in ("daypass_core", "daypass_proxy")}
+    modules = {name: sys.modules.get(name) for name in _MUTATED}
     result = {
         "exit": int(code),
         "failed": notes.failed,

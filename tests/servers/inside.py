@@ -94,7 +94,7 @@ async def inside(
     """Run a proxy in front of this upstream."""
     proxy = Proxy()
     keyring = Keyring(
-        {"acme": parse_reference("vault://secret/llm/acme#api_key")},
+        {"anthropic": {"acme": parse_reference("vault://secret/llm/acme#api_key")}},
         env_secrets={},
         vault=FakeVault(acme=f"sk-ant-{CANARY}-acme"),
         clock=proxy.clock,

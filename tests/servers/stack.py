@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import psycopg
 import psycopg.rows
@@ -114,6 +114,8 @@ class Stack:
     broker_settings: Mapping[str, str] = field(default_factory=dict)
     admin_credential: str = ""
     database_url: str = ""
+    openai_keys: str = ""
+    """Value of DAYPASS_OPENAI_KEYS; the stub speaks that API too."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -155,10 +157,17 @@ class Stack:
             "DAYPASS_BROKER_URL": f"unix:{self.broker_socket}",
             "DAYPASS_ANTHROPIC_URL": self.upstream_url,
             "DAYPASS_ANTHROPIC_KEYS": self.keys,
+            **self._openai,
             **self.proxy_settings,
         }
 
-    def __enter__(self) -> "Stack":
+    @property
+    def _openai(self) -> dict[str, str]:
+        url = f"{self.upstream_url}/v1"
+        keys = {"DAYPASS_OPENAI_URL": url, "DAYPASS_OPENAI_KEYS": self.openai_keys}
+        return keys if self.openai_keys else {}
+
+    def __enter__(self) -> Self:
         try:
             self.broker_command("migrate")
             self.admin_credential = self.new_credential("admin")
@@ -253,15 +262,16 @@ class Stack:
         path: str,
         body: object = None,
         credential: str | None = None,
+        url: str | None = None,
         **extra: str,
     ) -> Answer:
-        """One request to the broker's admin listener, by default as admin."""
+        """One request to the admin listener, by default as admin; `url` is another broker's."""
         headers = {"authorization": f"Bearer {credential or self.admin_credential}"}
         headers |= {name.replace("_", "-"): value for name, value in extra.items()}
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["content-type"] = "application/json"
-        return call(self.admin_url, method, path, data, headers)
+        return call(url or self.admin_url, method, path, data, headers)
 
     def sandbox(self, tenant: str = "acme", **fields: object) -> dict[str, Any]:
         """Register a sandbox."""
@@ -269,8 +279,8 @@ class Stack:
         assert answer.status == 201, answer.body
         return cast(dict[str, Any], answer.json())
 
-    def exchange(self, sandbox: Mapping[str, Any]) -> Answer:
-        """Ask for an access token at the proxy, as the official SDKs do."""
+    def exchange(self, sandbox: Mapping[str, Any], url: str | None = None) -> Answer:
+        """Ask for an access token at the proxy or another, as the official SDKs do."""
         body = {
             "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
             "assertion": sandbox["launch"]["credential"],
@@ -278,7 +288,8 @@ class Stack:
             "organization_id": sandbox["environment"]["ANTHROPIC_ORGANIZATION_ID"],
         }
         headers = {"content-type": "application/json"}
-        return call(self.proxy_url, "POST", "/v1/oauth/token", json.dumps(body).encode(), headers)
+        body_bytes = json.dumps(body).encode()
+        return call(url or self.proxy_url, "POST", "/v1/oauth/token", body_bytes, headers)
 
     def access_token(self, sandbox: Mapping[str, Any]) -> str:
         """An access token of a sandbox."""
@@ -299,6 +310,11 @@ class Stack:
             "anthropic-version": "2023-06-01",
         }
         return call(self.proxy_url, "POST", "/v1/messages", json.dumps(body).encode(), headers)
+
+    def post(self, token: str, path: str, body: object) -> Answer:
+        """One POST of a JSON body with an access token."""
+        headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+        return call(self.proxy_url, "POST", path, json.dumps(body).encode(), headers)
 
     def usage(self, sandbox: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The usage rows of one sandbox, oldest first, as they stand in the database."""

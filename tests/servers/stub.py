@@ -1,4 +1,5 @@
-"""A stub LLM provider that speaks Anthropic's wire format exactly and misbehaves on request.
+"""A stub LLM provider that speaks Anthropic's wire format exactly, and OpenAI's, and misbehaves on
+request.
 
 It is a raw-socket server in a thread of its own, so a test decides every byte and every break of
 a connection. It answers 401 unless one of its keys arrives: each 200 proves the key injected.
@@ -13,7 +14,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from tests.servers import openai_wire
 from tests.servers.wire import json_answer, message_json, message_stream, sse_answer
 
 
@@ -179,7 +182,14 @@ class StubUpstream:
                 await writer.wait_closed()
 
     def _script(self, recorded: Recorded) -> Script:
-        if not self.keys.intersection(recorded.header("x-api-key")):
+        bearers = [value.removeprefix("Bearer ") for value in recorded.header("authorization")]
+        if is_openai(recorded):
+            if not self.keys.intersection(bearers):
+                wrong = openai_wire.error_json(
+                    "bad key", "invalid_request_error", "invalid_api_key"
+                )
+                return [Send(json_answer(401, wrong))]
+        elif not self.keys.intersection(recorded.header("x-api-key")):
             error = {"type": "authentication_error", "message": "invalid x-api-key"}
             return [Send(json_answer(401, {"type": "error", "error": error}))]
         if self._scripts:
@@ -254,6 +264,8 @@ async def read_chunked(reader: asyncio.StreamReader) -> bytes:
 def normal_answer(recorded: Recorded) -> Script:
     """What a provider answers when nothing goes wrong."""
     path = recorded.target.partition("?")[0]
+    if is_openai(recorded):
+        return openai_answer(path, json.loads(recorded.body))
     if not path.endswith(("/v1/messages", "/v1/messages/count_tokens")):
         error = {"type": "not_found_error", "message": f"no route {path}"}
         return [Send(json_answer(404, {"type": "error", "error": error}))]
@@ -263,6 +275,28 @@ def normal_answer(recorded: Recorded) -> Script:
     if body.get("stream"):
         return [Send(sse_answer()), *sends(message_stream(body["model"]))]
     return [Send(json_answer(200, message_json(body["model"])))]
+
+
+def is_openai(recorded: Recorded) -> bool:
+    """Say whether a request is one of OpenAI's API."""
+    return recorded.target.endswith(("/chat/completions", "/responses", "/embeddings"))
+
+
+def openai_answer(path: str, body: dict[str, Any]) -> Script:
+    """What a provider of OpenAI's API answers when nothing goes wrong."""
+    model = body["model"]
+    if path.endswith("/embeddings"):
+        count = len(body["input"]) if isinstance(body["input"], list) else 1
+        return [Send(json_answer(200, openai_wire.embeddings_json(model, count)))]
+    chat = path.endswith("/chat/completions")
+    if not body.get("stream"):
+        whole = openai_wire.chat_json if chat else openai_wire.response_json
+        return [Send(json_answer(200, whole(model=model)))]
+    if not chat:
+        return [Send(sse_answer()), *sends(openai_wire.response_stream(model=model))]
+    asked = (body.get("stream_options") or {}).get("include_usage")
+    usage = openai_wire.USAGE if asked else None
+    return [Send(sse_answer()), *sends(openai_wire.chat_stream(model=model, usage=usage))]
 
 
 def sends(events: Sequence[bytes]) -> Iterator[Send]:

@@ -1,104 +1,22 @@
-"""Forty ways to tamper with a token that somebody signed, and what a verifier says to each.
+"""Sixty and more ways to tamper with a signed token, and what a verifier says to each.
 
 Each is applied to one good token of ours and to tokens that claim the same but are signed by
-somebody else: by another ES256 key, with EdDSA, with RS256, all under our key id. None may pass.
-Used by `make_access_tokens`; what is tampered with keeps the signature it had.
+somebody else (`token_signers`). None may pass. Used by `make_access_tokens`; what is tampered with
+keeps the signature it had.
 """
 
-import base64
 import hashlib
 import hmac
-import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ed25519, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from tests.support import SigningKey, base64url, sign
+from tests.support import SigningKey, base64url
+from tests.vectors.token_signers import Parts, part
 
 FORGED, ODD = "bad_signature", "malformed"
-_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-# Two primes of 512 bits: a key for tests only, fixed so that its signatures are.
-_P = int(
-    "cecbd4b368a7a265f4c036f9db7991856d2fac2ac10c5cefd18db33da2905973"
-    "1780a56ebffea5f6d7d9bd54dfa4ce0502cf44fd22c6d9ceb033603ad4b44b2b",
-    16,
-)
-_Q = int(
-    "f5f47402a525b53bc8ee41e11738f54768bb4900e826706525f24bbef5fd622f"
-    "1f621a4b2017149cec0ef85001fc84c80edf07c0de347d94b85f3fe62b1dee2b",
-    16,
-)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A signed token, taken apart."""
-
-    header: Mapping[str, Any]
-    payload: Mapping[str, Any]
-    signature: bytes
-
-    def token(self) -> str:
-        """Return it put together again."""
-        return ".".join((part(self.header), part(self.payload), base64url(self.signature)))
-
-    def but(
-        self,
-        header: Mapping[str, Any] | None = None,
-        payload: Mapping[str, Any] | None = None,
-        signature: bytes | None = None,
-    ) -> str:
-        """Return the token with parts replaced and others as they were."""
-        return Parts(
-            self.header if header is None else header,
-            self.payload if payload is None else payload,
-            self.signature if signature is None else signature,
-        ).token()
-
-    def claiming(self, **claims: object) -> str:
-        """Return the token with claims changed."""
-        return self.but(payload={**self.payload, **claims})
-
-    def heading(self, **parameters: object) -> str:
-        """Return the token with parameters of the header changed."""
-        return self.but(header={**self.header, **parameters})
-
-
-def part(value: object, separators: tuple[str, str] = (",", ":")) -> str:
-    """Return a value as one part of a token."""
-    return base64url(json.dumps(value, separators=separators).encode())
-
-
-def signers(key: SigningKey, stranger: SigningKey, payload: Mapping[str, Any]) -> dict[str, Parts]:
-    """Return a token of ours, and the same claims signed by others under our key id."""
-    header = {"alg": "ES256", "typ": "at+jwt", "kid": key.kid}
-    signed: dict[str, Parts] = {}
-    for name, by in (("ES256", key), ("ES256 of a stranger", stranger)):
-        signature = sign(by, payload, header=header).rpartition(".")[2]
-        signed[name] = Parts(header, payload, base64.urlsafe_b64decode(signature + "=="))
-    for name, sign_with in (("EdDSA", _eddsa), ("RS256", _rs256)):
-        other = {**header, "alg": name}
-        text = f"{part(other)}.{part(payload)}".encode()
-        signed[name] = Parts(other, payload, sign_with(text))
-    return signed
-
-
-def _eddsa(text: bytes) -> bytes:
-    seed = hashlib.sha256(b"daypass test vectors").digest()
-    return ed25519.Ed25519PrivateKey.from_private_bytes(seed).sign(text)
-
-
-def _rs256(text: bytes) -> bytes:
-    exponent = pow(65537, -1, (_P - 1) * (_Q - 1))
-    numbers = rsa.RSAPrivateNumbers(
-        _P, _Q, exponent, exponent % (_P - 1), exponent % (_Q - 1), pow(_Q, -1, _P),
-        rsa.RSAPublicNumbers(65537, _P * _Q),
-    )  # fmt: skip
-    return numbers.private_key().sign(text, padding.PKCS1v15(), hashes.SHA256())
+ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
 def mutations(key: SigningKey, stranger: SigningKey) -> Iterator[tuple[str, str, Any]]:
@@ -126,11 +44,15 @@ def _signatures() -> Listed:
     yield "r of zero", FORGED, replaced(lambda raw: bytes(32) + raw[32:])
     yield "s of zero", FORGED, replaced(lambda raw: raw[:32] + bytes(len(raw) - 32))
     yield "r and s exchanged", FORGED, replaced(lambda raw: raw[32:] + raw[:32])
-    yield "r of the order", FORGED, replaced(lambda raw: _ORDER.to_bytes(32, "big") + raw[32:])
+    yield "r of the order", FORGED, replaced(lambda raw: ORDER.to_bytes(32, "big") + raw[32:])
     yield "all bits set", FORGED, replaced(lambda raw: b"\xff" * len(raw))
     yield "signature cut short", ODD, replaced(lambda raw: raw[:-1])
     yield "signature twice", ODD, replaced(lambda raw: raw + raw)
     yield "signature of zero bytes", ODD, replaced(lambda raw: b"")
+    yield "s of the order", FORGED, replaced(lambda raw: raw[:32] + ORDER.to_bytes(32, "big"))
+    yield "r and s of one", FORGED, replaced(lambda raw: (bytes(31) + b"\x01") * 2)
+    yield "signature in front of the signature", ODD, replaced(lambda raw: raw[:32] + raw)
+    yield "a zero byte in front", ODD, replaced(lambda raw: b"\x00" + raw)
 
 
 def _payloads() -> Listed:
@@ -162,6 +84,25 @@ def _payloads() -> Listed:
         ),
     )
     yield "no claims", FORGED, lambda parts: parts.but(payload={})
+    yield "another issuer", FORGED, lambda parts: parts.claiming(iss="https://evil.test")
+    yield "valid earlier", FORGED, lambda parts: parts.claiming(nbf=parts.payload["nbf"] - 60)
+    yield "more output", FORGED, detail(max_output_tokens=1_000_000)
+    yield "another provider", FORGED, detail(provider="openai")
+    yield (
+        "two details",
+        FORGED,
+        lambda parts: parts.claiming(
+            authorization_details=parts.payload["authorization_details"] * 2
+        ),
+    )
+    yield "usable from everywhere", FORGED, lambda parts: parts.claiming(source=["0.0.0.0/0"])
+    yield "acting for another", FORGED, lambda parts: parts.claiming(act={"sub": other})
+    yield "bound to a key", FORGED, lambda parts: parts.claiming(cnf={"jkt": "x"})
+    yield (
+        "claims in another order",
+        FORGED,
+        lambda parts: parts.but(payload=dict(reversed(list(parts.payload.items())))),
+    )
 
 
 def _headers(key: SigningKey, stranger: SigningKey) -> Listed:
@@ -183,6 +124,18 @@ def _headers(key: SigningKey, stranger: SigningKey) -> Listed:
     yield "jwk of a stranger", ODD, lambda parts: parts.heading(jwk=stranger.jwk)
     yield "jku of a stranger", ODD, lambda parts: parts.heading(jku="https://evil.test/k")
     yield "crit", ODD, lambda parts: parts.heading(crit=["exp"], exp=0)
+    yield "alg HS384", ODD, lambda parts: parts.heading(alg="HS384", k="x")
+    yield "alg ES256K", ODD, lambda parts: parts.heading(alg="ES256K", crv="secp256k1")
+    yield "alg Ed25519", ODD, lambda parts: parts.heading(alg="Ed25519")
+    yield "alg with a blank", ODD, lambda parts: parts.heading(alg="ES256 ")
+    yield "alg null", ODD, lambda parts: parts.heading(alg=None)
+    yield "typ JWT", "wrong_type", lambda parts: parts.heading(typ="JWT")
+    yield "typ of a renewal", "wrong_type", lambda parts: parts.heading(typ="renew+jwt")
+    yield "kid empty", "unknown_key", lambda parts: parts.heading(kid="")
+    yield "x5c", ODD, lambda parts: parts.heading(x5c=["MIIB"])
+    yield "x5u", ODD, lambda parts: parts.heading(x5u="https://evil.test/c")
+    yield "compressed", ODD, lambda parts: parts.heading(zip="DEF")
+    yield "payload not encoded", ODD, lambda parts: parts.heading(b64=False, crit=["b64"])
 
 
 def _wrappers() -> Listed:
@@ -205,3 +158,10 @@ def _wrappers() -> Listed:
     yield "everything in capitals", ODD, lambda parts: parts.token().upper()
     yield "a blank inside", ODD, lambda parts: parts.token().replace(".", ". ", 1)
     yield "padded parts", ODD, lambda parts: parts.token().replace(".", "=.")
+    yield "a part more", ODD, lambda parts: parts.token() + ".e30"
+    yield "no signature part", ODD, lambda parts: parts.token().rpartition(".")[0]
+    yield "a scheme in front", ODD, lambda parts: "Bearer " + parts.token()
+    yield "twice with a comma", ODD, lambda parts: f"{parts.token()},{parts.token()}"
+    yield "in quotes", ODD, lambda parts: f'"{parts.token()}"'
+    yield "a line break behind", ODD, lambda parts: parts.token() + "\n"
+    yield "over 4096 bytes", ODD, lambda parts: parts.claiming(jti="t" * 3000)

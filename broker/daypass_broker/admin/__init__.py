@@ -15,7 +15,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from daypass_broker import health
-from daypass_broker.admin import credentials, policies, problems, reports, revocations, sandboxes
+from daypass_broker.admin import (
+    credentials,
+    keys,
+    policies,
+    problems,
+    reports,
+    revocations,
+    rules,
+    sandboxes,
+    tenants,
+    tokens,
+    webhooks,
+)
 from daypass_broker.admin.call import Work, endpoint
 from daypass_broker.services import Services
 
@@ -26,17 +38,32 @@ ROUTES: tuple[tuple[str, str, Work], ...] = (
     ("GET", "/v1/sandboxes/{id}", sandboxes.get),
     ("PATCH", "/v1/sandboxes/{id}", sandboxes.limit),
     ("DELETE", "/v1/sandboxes/{id}", sandboxes.end),
+    ("POST", "/v1/sandboxes/{id}/activate", sandboxes.activate),
+    ("POST", "/v1/sandboxes/{id}/heartbeat", sandboxes.beat),
     ("POST", "/v1/sandboxes/{id}/restore", sandboxes.restore),
     ("POST", "/v1/sandboxes/{id}/launch", sandboxes.replace_launch),
+    ("POST", "/v1/rules", rules.create),
+    ("GET", "/v1/rules", rules.search),
+    ("GET", "/v1/rules/{id}", rules.get),
+    ("PATCH", "/v1/rules/{id}", rules.change),
+    ("DELETE", "/v1/rules/{id}", rules.remove),
+    ("GET", "/v1/rule-templates", rules.templates),
     ("POST", "/v1/revocations", revocations.create),
     ("GET", "/v1/revocations", revocations.search),
+    ("POST", "/v1/oauth/revoke", tokens.revoke),
+    ("POST", "/v1/oauth/introspect", tokens.introspect),
     ("PUT", "/v1/policy", policies.put),
     ("GET", "/v1/policy", policies.get),
+    ("GET", "/v1/tenants", tenants.search),
+    ("POST", "/v1/tenants/{id}/restore", tenants.restore),
     ("POST", "/v1/credentials", credentials.create),
     ("GET", "/v1/credentials", credentials.search),
     ("DELETE", "/v1/credentials/{id}", credentials.revoke),
+    ("GET", "/v1/keys", keys.search),
+    ("POST", "/v1/keys/rotate", keys.rotate),
     ("GET", "/v1/usage", reports.usage),
     ("GET", "/v1/audit", reports.audit),
+    ("GET", "/v1/incidents", reports.incidents),
 )
 
 
@@ -55,6 +82,7 @@ def admin_app(services: Services) -> Starlette:
     app = Starlette(
         routes=[
             *_routes(services),
+            Route(webhooks.PATH, webhooks.endpoint(services), methods=["POST"]),
             Route("/v1/openapi.json", api, methods=["GET"]),
             *health.routes(services.engine),
         ],

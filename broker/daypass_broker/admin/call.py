@@ -25,6 +25,7 @@ from daypass_broker.act import Act, acting
 from daypass_broker.admin import problems
 from daypass_broker.credential import Principal
 from daypass_broker.fields import FieldError, Fields, read_json
+from daypass_broker.keys import SigningUnavailable
 from daypass_broker.services import Services
 from daypass_core.log import event, failed, get_logger, request_id
 from daypass_core.problem import Code, Problem, Refusal, refuse
@@ -148,11 +149,11 @@ def endpoint(
         verb = "GET" if request.method == "HEAD" else request.method
         try:
             principal = await asyncio.to_thread(_authenticate, services, request)
-            body = await _read(request)
+            body = await read_body(request)
             call = Call(request, services, principal, body, current)
-            response = _render(await asyncio.to_thread(by_verb[verb], call))
+            response = render(await asyncio.to_thread(by_verb[verb], call))
         except Exception as error:
-            problem = _problem_of(error)
+            problem = problem_of(error)
             response = problems.render(problem)
             await asyncio.to_thread(_count, services, principal, problem)
         response.headers["request-id"] = current
@@ -180,7 +181,8 @@ def _authenticate(services: Services, request: Request) -> Principal:
     return found
 
 
-async def _read(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
+    """Read the body, bounded in size and time; raises Refusal."""
     body = bytearray()
     most = MAX_POLICY_BYTES if request.method == "PUT" else MAX_BODY_BYTES
     try:
@@ -194,7 +196,8 @@ async def _read(request: Request) -> bytes:
     return bytes(body)
 
 
-def _render(answer: Answer) -> Response:
+def render(answer: Answer) -> Response:
+    """Return an answer as it goes on the wire."""
     text = answer.body
     if not isinstance(text, str):
         text = json.dumps(text, ensure_ascii=False, separators=(",", ":"))
@@ -202,7 +205,7 @@ def _render(answer: Answer) -> Response:
     return Response(text.encode(), answer.status, headers, media_type=answer.media_type)
 
 
-def _problem_of(error: Exception) -> Problem:
+def problem_of(error: Exception) -> Problem:
     """Translate what a route raised; what nobody expected is logged and told to nobody."""
     if isinstance(error, Refusal):
         return error.problem
@@ -210,6 +213,9 @@ def _problem_of(error: Exception) -> Problem:
         return Problem.of(Code.INVALID_REQUEST, str(error), field=error.field)
     if isinstance(error, ClientDisconnect):
         return Problem.of(Code.INVALID_REQUEST, "body: broke off")
+    if isinstance(error, SigningUnavailable):
+        event(log, "signing_unavailable", level=logging.ERROR)
+        return Problem.of(Code.SIGNING_UNAVAILABLE, error.told, retry_after=error.retry_after)
     if isinstance(error, db.StoreInDoubt):
         event(log, "store_in_doubt", level=logging.ERROR, cause=str(error))
         return Problem.of(Code.INTERNAL_ERROR, "outcome is not known: look before trying again")

@@ -1,4 +1,4 @@
-"""`/v1/usage` and `/v1/audit`: what was spent and what was done."""
+"""`/v1/usage`, `/v1/audit`, `/v1/incidents`: what was spent, what was done, what was refused."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 from daypass_broker import audit as trail
-from daypass_broker import csv_text, report, times
+from daypass_broker import csv_text, incident, report, times
 from daypass_broker.admin.call import Answer, Call, take_limit
 from daypass_broker.audit import AuditFilter
 from daypass_broker.fields import Fields
+from daypass_broker.incident import IncidentFilter
 from daypass_broker.report import Grouping, UsageFilter
 
 _FORMATS = ("json", "csv")
@@ -37,7 +38,7 @@ def usage(call: Call) -> Answer:
     if not as_csv:
         return Answer(found)
     columns = (by.field, *report.SUM_FIELDS) if by else report.CALL_FIELDS
-    return _csv(call, found, columns)
+    return _csv(call, "usage", found, columns)
 
 
 def audit(call: Call) -> Answer:
@@ -52,13 +53,31 @@ def audit(call: Call) -> Answer:
         return Answer(trail.search(conn, wanted, limit=limit, after=after))
 
 
-def _csv(call: Call, found: dict[str, Any], columns: tuple[str, ...]) -> Answer:
+def incidents(call: Call) -> Answer:
+    """Show incidents, newest minute first; as CSV the rows alone."""
+    query = call.query()
+    wanted = IncidentFilter(
+        tenant=call.tenant(query),
+        sandbox=query.text("sandbox"),
+        kind=query.text("kind"),
+        since=_second(query, "since"),
+        until=_second(query, "until"),
+    )
+    limit, after = take_limit(query), query.text("after")
+    as_csv = query.text("format", choices=_FORMATS) == "csv"
+    query.done()
+    with call.reading() as conn:
+        found = incident.search(conn, wanted, limit=limit, after=after)
+    return _csv(call, "incidents", found, incident.FIELDS) if as_csv else Answer(found)
+
+
+def _csv(call: Call, name: str, found: dict[str, Any], columns: tuple[str, ...]) -> Answer:
     """A page as CSV; where the next one is stands in the header `link` (RFC 8288)."""
-    headers = {"content-disposition": 'attachment; filename="usage.csv"'}
+    headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
     if found["next"] is not None:
         asked = [pair for pair in call.request.query_params.multi_items() if pair[0] != "after"]
         target = urlencode([*asked, ("after", found["next"])])
-        headers["link"] = f'</v1/usage?{target}>; rel="next"'
+        headers["link"] = f'</v1/{name}?{target}>; rel="next"'
     body = csv_text.write(found["rows"], columns)
     return Answer(body, media_type=csv_text.MEDIA_TYPE, headers=headers)
 

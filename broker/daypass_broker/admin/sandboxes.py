@@ -1,4 +1,4 @@
-"""`/v1/sandboxes`: registered, looked up, limited, ended, restored, given a new launch credential.
+"""`/v1/sandboxes`: registered, activated, looked up, limited, kept alive, ended, restored.
 
 Everything is on record and committed before a launch credential is signed.
 """
@@ -13,6 +13,7 @@ from daypass_broker import (
     account,
     handout,
     idempotency,
+    life,
     limits,
     revocation,
     sandbox,
@@ -20,9 +21,10 @@ from daypass_broker import (
 )
 from daypass_broker.admin.call import Answer, Call, take_limit
 from daypass_broker.fields import FieldError, Fields
+from daypass_broker.keys import Purpose
 from daypass_core.claims import account_id
 
-_STATES = ("active", "expired", "ended", "revoked")
+_STATES = ("idle", "active", "expired", "ended", "revoked")
 
 
 def create(call: Call) -> Answer:
@@ -33,6 +35,7 @@ def create(call: Call) -> Answer:
     headers = call.request.headers.getlist("idempotency-key")
     key = idempotency.Key.of(", ".join(headers), body) if headers else None
     min_token_ttl = call.services.settings.min_token_ttl
+    _check_signing(call)
     with call.acting(revocation.share_version) as act:
         rows = sandbox.create(act, call.principal, request, min_token_ttl=min_token_ttl, key=key)
     made = [handout.handout(call.services, row, call.now) for row in rows]
@@ -74,6 +77,23 @@ def limit(call: Call) -> Answer:
         return Answer(_with_limits(call, act.conn, row))
 
 
+def activate(call: Call) -> Answer:
+    """Give an idle sandbox out, with its launch credential."""
+    activation = sandbox_request.read_activation(call.json() if call.body else {})
+    _check_signing(call)
+    with call.acting(revocation.share_version) as act:
+        row = life.activate(act, call.principal, call.id, activation)
+    return Answer(handout.handout(call.services, row, call.now))
+
+
+def beat(call: Call) -> Answer:
+    """Note that a sandbox lives."""
+    call.require_no_body()
+    with call.acting() as act:
+        row = life.beat(act, call.principal, call.id)
+    return Answer(handout.view(row, call.now))
+
+
 def end(call: Call) -> Answer:
     """End a sandbox for good."""
     call.require_no_body()
@@ -85,6 +105,7 @@ def end(call: Call) -> Answer:
 def restore(call: Call) -> Answer:
     """Take a revocation back, with a new launch credential."""
     call.require_no_body()
+    _check_signing(call)
     with call.acting(revocation.share_version) as act:
         row = sandbox.restore(act, call.principal, call.id)
     return Answer(handout.handout(call.services, row, call.now))
@@ -93,9 +114,15 @@ def restore(call: Call) -> Answer:
 def replace_launch(call: Call) -> Answer:
     """Give out a new launch credential."""
     call.require_no_body()
+    _check_signing(call)
     with call.acting(revocation.share_version) as act:
         row = sandbox.replace_launch(act, call.principal, call.id)
     return Answer(handout.handout(call.services, row, call.now), 201)
+
+
+def _check_signing(call: Call) -> None:
+    """Raise SigningUnavailable before anything is done whose only answer is a credential."""
+    call.services.signer.check(Purpose.LAUNCH)
 
 
 def _with_limits(call: Call, conn: sa.Connection, row: sa.Row[Any]) -> dict[str, object]:

@@ -1,27 +1,24 @@
-"""Attestation: who is calling, shown by something verifiable. One `Attestor` per way to show it.
+"""Attestation: who is calling, shown by something verifiable. One file per way to show it.
 
-`attest` picks the attestor by the unverified `typ` alone and lets no other one try: a credential
-that fails its own check never falls through to another path (attacks row 23).
+`proof` chooses the one way by what the request says it presents. A credential that fails its own
+check never falls through to another (attacks row 23).
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-from daypass_broker.oauth import Presented
-from daypass_core.verify import Reason, TokenRefused, unverified_type
 
 
 @dataclass(frozen=True, slots=True)
 class Attested:
-    """A caller whose proof verified. Whether it may have a token is decided elsewhere.
+    """A sandbox whose credential of ours verified; whether it may have a token is not decided here.
 
-    `token_id`, `key_id` and `issued_at` (epoch seconds) are the proof's own, so that revocations
-    can name it; `lineage` and `generation` are set when the proof is a renewal generation.
+    `token_id`, `key_id` and `issued_at` (epoch seconds) are the credential's own, so that
+    revocations can name it; `lineage` and `generation` are set when it is a renewal generation.
+    `works_once`: its use cannot be taken back, and a renewal generation goes along with the token.
     """
 
     tenant: str
@@ -31,42 +28,23 @@ class Attested:
     issued_at: int
     lineage: str | None = None
     generation: int = 0
+    works_once: bool = False
 
 
 class Attestor(Protocol):
-    """One way to prove identity."""
-
-    @property
-    def token_type(self) -> str:
-        """The `typ` of the tokens it verifies."""
-        ...
-
-    @property
-    def presented(self) -> Presented:
-        """What the caller must have said the token is."""
-        ...
+    """One way to prove with a credential of ours."""
 
     def attest(self, unverified_token: str, now: float) -> Attested:
-        """Verify the proof at `now` (epoch seconds); raises daypass_core.verify.TokenRefused."""
+        """Verify the proof at `now` (epoch seconds) without touching the store.
+
+        Raises daypass_core.verify.TokenRefused; its `signature_verified` decides whether the caller
+        may be helped.
+        """
         ...
-
-
-def attest(
-    attestors: Sequence[Attestor], presented: Presented, unverified_token: str, now: float
-) -> Attested:
-    """Verify a proof with the one attestor for its type, without touching the store.
-
-    Raises TokenRefused; its `signature_verified` decides whether the caller may be helped.
-    """
-    token_type = unverified_type(unverified_token)
-    for attestor in attestors:
-        if attestor.token_type == token_type and attestor.presented is presented:
-            return attestor.attest(unverified_token, now)
-    raise TokenRefused(Reason.WRONG_TYPE, signature_verified=False)
 
 
 def signed_sandbox(verified_token: str) -> str:
-    """Return the sandbox a token speaks of, for a token refused *after* its signature held.
+    """Return the sandbox a token of ours speaks of, refused *after* its signature held.
 
     Only for counting the refusal: such a token proves who was meant, and no more.
     """

@@ -125,7 +125,7 @@ class BodyPool:
             self._keep(asyncio.create_task(self._bring_up()))
 
     async def check(
-        self, sandbox: str, provider: str, body: Spool, detail: Detail, *, max_tokens_needed: bool
+        self, sandbox: str, dialect: str, body: Spool, detail: Detail, *, max_tokens_needed: bool
     ) -> Asked:
         """Return what `body` asks for; raises Refusal: of the check (400), 429 or overloaded (503).
 
@@ -138,7 +138,7 @@ class BodyPool:
             )
         if self.waiting + len(body) > self.max_waiting:
             raise refuse(Code.OVERLOADED)
-        question = Question(provider, len(body), max_tokens_needed, detail)
+        question = Question(dialect, len(body), max_tokens_needed, detail)
         body.seal()
         self._count(sandbox, len(body))
         try:

@@ -17,8 +17,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
@@ -27,7 +26,7 @@ from daypass_core.scope import Detail
 from daypass_proxy.body.outline import Buffer
 from daypass_proxy.body.spool import SPOOL_ABOVE, return_large_blocks
 from daypass_proxy.providers import Asked
-from daypass_proxy.providers.anthropic_body import check_body
+from daypass_proxy.providers.dialects import CHECKS
 
 PACKET = 64 * 1024
 """The largest question or answer. A scope has 2 KiB at most, an answer a few model names."""
@@ -44,7 +43,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 class Question(msgspec.Struct, frozen=True):
     """What the pool asks about the body whose descriptor comes along."""
 
-    provider: str
+    dialect: str
     size: int
     max_tokens_needed: bool
     detail: Detail
@@ -57,17 +56,6 @@ class Verdict(msgspec.Struct, frozen=True):
     problem: Problem | None = None
 
 
-class Check(Protocol):
-    """How a dialect checks a body; raises Refusal."""
-
-    def __call__(self, body: Buffer, detail: Detail, *, max_tokens_needed: bool) -> Asked:
-        """Return what the body asks for."""
-        ...
-
-
-CHECKS: Mapping[str, Check] = {"anthropic": check_body}
-
-
 def judge(question: Question, descriptor: int) -> Verdict:
     """Check one body; a body that takes too much memory is refused like any other."""
     try:
@@ -75,7 +63,7 @@ def judge(question: Question, descriptor: int) -> Verdict:
             descriptor, question.size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ
         ) as mapped:
             body: Buffer = mapped if question.size > SPOOL_ABOVE else mapped[:]
-            check = CHECKS[question.provider]
+            check = CHECKS[question.dialect]
             return Verdict(
                 asked=check(body, question.detail, max_tokens_needed=question.max_tokens_needed)
             )

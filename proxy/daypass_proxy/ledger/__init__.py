@@ -139,6 +139,8 @@ class Limit(StrEnum):
 class LimitState(msgspec.Struct, frozen=True):
     """One limit of one account as it stands; `ceiling`, `used` and `held` in the limit's unit.
 
+    `set_aside` is the part of `held` that no call holds, but slices of accounts bought from this
+    one: theirs to use, and of BUDGET alone.
     `resets_at` is when the window ends (DAY, MONTH), or when the oldest part of the minute is over
     (RPM, TPM), in epoch milliseconds; None where nothing comes back by itself.
     """
@@ -149,6 +151,7 @@ class LimitState(msgspec.Struct, frozen=True):
     used: int
     held: int
     resets_at: int | None = None
+    set_aside: int = 0
 
     @property
     def left(self) -> int:

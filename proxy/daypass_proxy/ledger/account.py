@@ -17,6 +17,8 @@ class Account(msgspec.Struct, array_like=True):
 
     Amounts are nano-dollars, moments are epoch milliseconds. A limit that is None is not set. A
     window from 0 until 0 was never opened. `minute` is what `minute.Minute` reads and writes.
+    `lent_nano` is set aside for accounts that were bought from this one, `lent_used_nano` what of
+    it is used; `sliced` is 1 where the account's own ceiling is set aside so in its parent.
     """
 
     id: str
@@ -32,6 +34,8 @@ class Account(msgspec.Struct, array_like=True):
     rpm_limit: int | None
     tpm_limit: int | None
     concurrency_limit: int | None
+    lent_nano: int
+    sliced: int
     spent_nano: int
     reserved_nano: int
     overdraft_nano: int
@@ -44,7 +48,13 @@ class Account(msgspec.Struct, array_like=True):
     month_from: int
     month_until: int
     month_spent_nano: int
+    lent_used_nano: int
     minute: str
+
+    @property
+    def set_aside_nano(self) -> int:
+        """What is left of the slices of its children: neither spent nor held, but promised."""
+        return self.lent_nano - self.lent_used_nano
 
 
 COLUMNS: Final = Account.__struct_fields__
@@ -69,6 +79,7 @@ def written(account: Account, now_ms: int) -> tuple[object, ...]:
         account.month_from,
         account.month_until,
         account.month_spent_nano,
+        account.lent_used_nano,
         account.minute,
         now_ms,
         account.id,

@@ -54,6 +54,7 @@ class Book:
         self._lease_until = now_ms + lease_ms
         self._booked: dict[str, Booked] = {}
         self._chains: dict[str, Chain] = {}
+        self._leaves: dict[str, Chain] = {}
         self._changed: set[str] = set()
         self._opened: list[Values] = []
         self._resized: dict[str, Values] = {}
@@ -106,8 +107,9 @@ class Book:
             return None
         if row.state != "open" and not (row.outcome == Outcome.CRASHED and row.estimated):
             return False
-        check_figures(bill.usage)
-        self._close(row, bill.cost_nano, bill.usage.tokens, bill.outcome, bill.estimated)
+        tokens = bill.usage.tokens
+        check_figures(bill.usage, tokens)
+        self._close(row, bill.cost_nano, tokens, bill.outcome, bill.estimated)
         upstream = bill.http_status, bill.upstream_request_id
         self._settled[row.id] = settled(row, bill.usage, *upstream)
         return True
@@ -154,10 +156,13 @@ class Book:
         )
 
     def _chain_from(self, leaf: str) -> Chain | None:
-        ids = self._parents.get(leaf)
-        if ids is None or not all(account_id in self._accounts for account_id in ids):
-            return None
-        return self._chain(" ".join(ids))
+        chain = self._leaves.get(leaf)
+        if chain is None:
+            ids = self._parents.get(leaf)
+            if ids is None or not all(account_id in self._accounts for account_id in ids):
+                return None
+            chain = self._leaves[leaf] = self._chain(" ".join(ids))
+        return chain
 
     def _chain(self, text: str) -> Chain:
         """Return the chain of a row. Accounts are never deleted; `verify` names one that was."""
@@ -184,13 +189,17 @@ class Book:
         """
         moment = self._now
         for account, _ in chain.booked:
-            moment = max(moment, account.day_from, account.month_from)
+            if account.day_from > moment:
+                moment = account.day_from
+            if account.month_from > moment:
+                moment = account.month_from
         for account, _ in chain.booked:
             if moment >= account.day_until or moment >= account.month_until:
                 roll(account, moment)
         return moment
 
     def _hold(self, chain: Chain, nano: int, tokens: int, calls: int) -> None:
+        before = [each.used for each in chain.slices]
         for account, minute in chain.booked:
             account.reserved_nano += nano
             account.tokens_reserved += tokens
@@ -198,6 +207,8 @@ class Book:
             if minute is not None and calls:
                 minute.add(calls=calls)
             self._changed.add(account.id)
+        if before:
+            _count(chain, before)
 
     def _resize(self, row: Row, chain: Chain, nano: int, tokens: int) -> None:
         self._hold(chain, nano, tokens, calls=0)
@@ -219,19 +230,22 @@ class Book:
             calls, held, held_tokens = 0, 0, 0
             guess, guess_tokens = row.cost_nano or 0, row.tokens or 0
             guessed_at = row.settled_at or 0
-        overdraft = max(cost - row.reserved_nano, 0)
+        more, overdraft = cost - guess, max(cost - row.reserved_nano, 0)
+        before = [each.used for each in chain.slices]
         for account, minute in chain.booked:
             account.open_calls -= calls
             account.reserved_nano -= held
             account.tokens_reserved -= held_tokens
-            account.spent_nano += cost - guess
+            account.spent_nano += more
             account.tokens_spent += tokens - guess_tokens
             account.overdraft_nano += overdraft
-            account.day_spent_nano += cost - (guess if guessed_at >= account.day_from else 0)
-            account.month_spent_nano += cost - (guess if guessed_at >= account.month_from else 0)
+            account.day_spent_nano += more if guessed_at >= account.day_from else cost
+            account.month_spent_nano += more if guessed_at >= account.month_from else cost
             if minute is not None:
                 minute.add(tokens=max(tokens - guess_tokens, 0))
             self._changed.add(account.id)
+        if before:
+            _count(chain, before)
         row.state, row.cost_nano, row.tokens, row.settled_at = "settled", cost, tokens, moment
         row.outcome, row.estimated = outcome.value, int(estimated)
         self._resized.pop(row.id, None)
@@ -243,6 +257,12 @@ class Book:
         if max(account.spent_nano + account.reserved_nano, account.tokens_spent) > MAX_INTEGER:
             raise BatchFailed(f"the sum of account {account_id} has no room left", locked=False)
         return written(account, self._now)
+
+
+def _count(chain: Chain, before: list[int]) -> None:
+    """Count what is used of each slice that a chain goes through beyond what was used before."""
+    for each, used in zip(chain.slices, before, strict=True):
+        each.add_used(used)
 
 
 def _redated(minute: Minute | None) -> bool:

@@ -2,14 +2,24 @@
 
 Place in the flow: `book` keeps a `Chain` per leaf while it works on a batch, and asks it before it
 changes a counter. Everything is pure: integers in, decisions out.
+
+An account may have set a part of its budget aside for one that was bought from it: that part is no
+longer its own to use, but for calls that come through the one it was set aside for it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 
-from daypass_proxy.ledger import LedgerRefused, Limit, LimitState, Policy, Reservation, Terms
+from daypass_proxy.ledger import (
+    LedgerRefused,
+    Limit,
+    LimitState,
+    Policy,
+    Reservation,
+    Terms,
+    slices,
+)
 from daypass_proxy.ledger.account import Account
 from daypass_proxy.ledger.minute import Minute
 
@@ -23,14 +33,21 @@ _NEVER = 2**63
 
 
 class Chain:
-    """The accounts that a call is booked in, the leaf first. Their windows are those of now."""
+    """The accounts that a call is booked in, the leaf first. Their windows are those of now.
 
-    __slots__ = ("booked", "terms", "text")
+    `slices` are those that the call goes through, none for most; the accounts that have sold one
+    of these are asked for no more than the call itself.
+    """
+
+    __slots__ = ("_lenders", "booked", "slices", "terms", "text")
 
     def __init__(self, text: str, booked: list[Booked]) -> None:
         self.text = text
         self.booked = booked
-        self.terms = terms([account for account, _ in booked])
+        accounts = [account for account, _ in booked]
+        self.terms = terms(accounts)
+        self.slices = slices.find(accounts)
+        self._lenders = {each.parent.id for each in self.slices}
 
     def output_tokens(self, wanted: Reservation) -> int:
         """Return how many output tokens are to be held: at least `output_least`, fit or not."""
@@ -41,7 +58,7 @@ class Chain:
             return wanted.output_least
         most = wanted.output_most
         for account, minute in self.booked:
-            nano, tokens = _room(account, minute)
+            nano, tokens = _room(account, minute, account.id in self._lenders)
             if tokens is not None:
                 most = min(most, tokens - wanted.base.tokens)
             if nano is not None and wanted.output_nano:
@@ -50,12 +67,18 @@ class Chain:
 
     def fits(self, nano: int, tokens: int, calls: int) -> bool:
         """Whether so much more can be held in all accounts: `calls` is 1 for a new call, else 0."""
-        return all(_fits(account, minute, nano, tokens, calls) for account, minute in self.booked)
-
-    def states(self) -> Iterator[LimitState]:
-        """Return every limit of every account as it stands, the leaf's first."""
+        lenders = self._lenders
         for account, minute in self.booked:
-            yield from states(account, minute)
+            if not _fits(account, minute, nano, tokens, calls, account.id in lenders):
+                return False
+        return True
+
+    def states(self) -> list[LimitState]:
+        """Return every limit of every account as it stands, the leaf's first."""
+        found: list[LimitState] = []
+        for account, minute in self.booked:
+            found += states(account, minute, account.id in self._lenders)
+        return found
 
     def refusal(self, nano: int, tokens: int, now_ms: int) -> LedgerRefused:
         """Say which limit is in the way of a new call that does not fit.
@@ -65,7 +88,7 @@ class Chain:
         """
         found = []
         for account, minute in self.booked:
-            for state in states(account, minute):
+            for state in states(account, minute, account.id in self._lenders):
                 wanted = nano if state.limit in _NANO else tokens if state.limit in _TOKENS else 1
                 if state.used + state.held + wanted > state.ceiling:
                     found.append(_judge(state, wanted, minute, now_ms))
@@ -82,12 +105,18 @@ def terms(accounts: list[Account]) -> Terms:
     return _terms(policy, drain_ms, drain_tokens)
 
 
-def states(account: Account, minute: Minute | None) -> list[LimitState]:
-    """Return the limits of one account that are set, as they stand."""
+def states(account: Account, minute: Minute | None, sliced: bool = False) -> list[LimitState]:
+    """Return the limits of one account that are set, as they stand for a call.
+
+    `sliced`: the call comes through a slice of the account's budget, so that what is set aside is
+    not in its way. The ceiling still is: it may be lower by now than it was at the purchase.
+    """
     found = []
     name, held, tokens_held = account.id, account.reserved_nano, account.tokens_reserved
     if (ceiling := account.ceiling_nano) is not None:
-        found.append(LimitState(Limit.BUDGET, name, ceiling, account.spent_nano, held))
+        aside = 0 if sliced else account.set_aside_nano
+        spent = account.spent_nano
+        found.append(LimitState(Limit.BUDGET, name, ceiling, spent, held + aside, None, aside))
     if (ceiling := account.token_ceiling) is not None:
         found.append(LimitState(Limit.TOKENS, name, ceiling, account.tokens_spent, tokens_held))
     if (ceiling := account.day_ceiling_nano) is not None:
@@ -108,13 +137,17 @@ def states(account: Account, minute: Minute | None) -> list[LimitState]:
     return found
 
 
-def _fits(account: Account, minute: Minute | None, nano: int, tokens: int, calls: int) -> bool:
+def _fits(
+    account: Account, minute: Minute | None, nano: int, tokens: int, calls: int, sliced: bool
+) -> bool:
     """Whether `states` would leave room; written out because every call passes here."""
     nano += account.reserved_nano
     tokens += account.tokens_reserved
     ceiling = account.ceiling_nano
-    if ceiling is not None and account.spent_nano + nano > ceiling:
-        return False
+    if ceiling is not None:
+        aside = 0 if sliced else account.lent_nano - account.lent_used_nano
+        if account.spent_nano + nano + aside > ceiling:
+            return False
     ceiling = account.token_ceiling
     if ceiling is not None and account.tokens_spent + tokens > ceiling:
         return False
@@ -136,16 +169,34 @@ def _fits(account: Account, minute: Minute | None, nano: int, tokens: int, calls
     return ceiling is None or minute.tokens + tokens <= ceiling
 
 
-def _room(account: Account, minute: Minute | None) -> tuple[int | None, int | None]:
-    """Return how many nano-dollars and tokens more can be held; None where nothing limits them."""
-    nano, tokens = None, None
-    for state in states(account, minute):
-        left = state.ceiling - state.used - state.held
-        if state.limit in _NANO:
-            nano = left if nano is None else min(nano, left)
-        elif state.limit in _TOKENS:
-            tokens = left if tokens is None else min(tokens, left)
-    return nano, tokens
+def _room(account: Account, minute: Minute | None, sliced: bool) -> tuple[int | None, int | None]:
+    """Return how many nano-dollars and tokens more can be held; None where nothing limits them.
+
+    It is what `states` would leave, written out as `_fits` is.
+    """
+    aside = 0 if sliced else account.set_aside_nano
+    nano = _least(
+        (account.ceiling_nano, account.spent_nano + aside),
+        (account.day_ceiling_nano, account.day_spent_nano),
+        (account.month_ceiling_nano, account.month_spent_nano),
+    )
+    tokens = _least(
+        (account.token_ceiling, account.tokens_spent),
+        (None, 0) if minute is None else (account.tpm_limit, minute.tokens),
+    )
+    return (
+        None if nano is None else nano - account.reserved_nano,
+        None if tokens is None else tokens - account.tokens_reserved,
+    )
+
+
+def _least(*limits: tuple[int | None, int]) -> int | None:
+    """Return the least that limits leave, each given with what is used of it; None without one."""
+    least = None
+    for ceiling, used in limits:
+        if ceiling is not None and (least is None or ceiling - used < least):
+            least = ceiling - used
+    return least
 
 
 def _judge(state: LimitState, wanted: int, minute: Minute | None, now_ms: int) -> LedgerRefused:

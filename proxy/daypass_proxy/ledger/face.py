@@ -194,21 +194,22 @@ class BatchedLedger:
             self._watch.cancel()
 
     async def _admission(self, reservation: Reservation) -> Reserved | LedgerRefused:
-        operation = Reserve(reservation)
+        future = self._ask(Reserve(reservation))
         try:
-            answer: Reserved | LedgerRefused = await self._ask(operation)
+            answer: Reserved | LedgerRefused = await future
         except (LedgerUnavailable, asyncio.CancelledError):
-            self._reclaim(operation.future)
+            self._reclaim(future)
             raise
         return answer
 
-    async def _ask(self, operation: Operation) -> Any:
+    def _ask(self, operation: Operation) -> asyncio.Future[Any]:
+        """Queue what somebody waits for; raises LedgerUnavailable."""
         if self._writer.unavailable:
             raise LedgerUnavailable(self._writer.unavailable)
         future = operation.future = self._loop.create_future()
         self._queue.put(operation)
         self._watch_over(future)
-        return await future
+        return future
 
     def _watch_over(self, future: asyncio.Future[Any]) -> None:
         """See to it that nobody waits for longer than `longest_wait`.
@@ -249,9 +250,9 @@ class BatchedLedger:
             else:
                 future.set_result(result)
 
-    def _reclaim(self, future: asyncio.Future[Any] | None) -> None:
+    def _reclaim(self, future: asyncio.Future[Any]) -> None:
         """Undo an answer that came after its caller had been told to stop waiting."""
-        if future is None or not future.done() or future.cancelled():
+        if not future.done() or future.cancelled():
             return
         if future.exception() is None:
             self._give_back(future.result())

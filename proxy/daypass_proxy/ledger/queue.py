@@ -39,7 +39,8 @@ class Queue:
     """The lanes, filled by the event loop and emptied by the writer."""
 
     def __init__(self) -> None:
-        self._ready = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._bell = _Bell()
         self._settling: deque[Operation] = deque()
         self._resizing: deque[Operation] = deque()
         self._tenants: dict[str, deque[Reserve]] = {}
@@ -47,12 +48,12 @@ class Queue:
         self._reading: deque[Operation] = deque()
         self._size = 0
         self._incidents: Counter[IncidentKey] = Counter()
-        self._closed = False
+        self._closed = threading.Event()
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._closed
+        return self._closed.is_set()
 
     @property
     def size(self) -> int:
@@ -61,34 +62,36 @@ class Queue:
 
     def put(self, operation: Operation) -> None:
         """Add one operation. Raises LedgerUnavailable after `close`."""
-        with self._ready:
-            if self._closed:
+        with self._lock:
+            if self._closed.is_set():
                 raise LedgerUnavailable("the ledger is closed")
-            self._size += 1
             if isinstance(operation, Reserve):
                 self._put_reserve(operation)
             else:
                 self._lane(operation.lane).append(operation)
-            self._ready.notify()
+            self._size += 1
+            if self._size == 1:  # with more than one, it was rung before
+                self._bell.ring()
 
     def put_back(self, settlements: list[Settle]) -> None:
         """Return bills that could not be booked to the front, also after `close`."""
-        with self._ready:
+        with self._lock:
             self._size += len(settlements)
             self._settling.extendleft(reversed(settlements))
 
     def count(self, incidents: Mapping[IncidentKey, int]) -> None:
         """Add incidents; they ride with the next batch and do not call for one."""
-        with self._ready:
+        with self._lock:
             for key, number in incidents.items():
                 if key in self._incidents or len(self._incidents) < INCIDENT_ROWS:
                     self._incidents[key] += number
 
     def take(self, limit: int, timeout: float) -> Batch | None:
         """Wait up to `timeout` seconds for work; None once closed with nothing left."""
-        with self._ready:
-            if not self._size and not self._closed:
-                self._ready.wait(timeout)
+        if not self._size and not self._closed.is_set():
+            self._bell.wait(timeout)
+        with self._lock:
+            self._bell.mute()  # for what is taken now
             operations: list[Operation] = []
             _move(self._settling, operations, limit)
             _move(self._resizing, operations, limit)
@@ -97,13 +100,13 @@ class Queue:
             _move(self._reading, operations, limit)
             self._size -= len(operations)
             incidents, self._incidents = self._incidents, Counter()
-            if self._closed and not operations and not incidents:
+            if not operations and not incidents and self._closed.is_set():
                 return None
             return Batch(operations, incidents)
 
     def clear(self, *lanes: Lane) -> list[Operation]:
         """Take everything out of these lanes."""
-        with self._ready:
+        with self._lock:
             found: list[Operation] = []
             for lane in lanes:
                 if lane is Lane.RESERVE:
@@ -116,14 +119,13 @@ class Queue:
 
     def close(self) -> None:
         """Refuse further operations and wake the writer."""
-        with self._ready:
-            self._closed = True
-            self._ready.notify_all()
+        with self._lock:
+            self._closed.set()
+            self._bell.ring()
 
     def wait_closed(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for `close`."""
-        with self._ready:
-            return self._ready.wait_for(lambda: self._closed, timeout)
+        return self._closed.wait(timeout)
 
     def _lane(self, lane: Lane) -> deque[Operation]:
         """Return the operations of a lane other than that of reservations."""
@@ -149,6 +151,31 @@ class Queue:
         else:
             del self._tenants[tenant]
         return operation
+
+
+class _Bell:
+    """Wakes the one thread that waits for it; every call rings, so it is a bare lock.
+
+    A `threading.Condition` makes a lock for each time that somebody waits, and does in Python what
+    this does in C.
+    """
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        """Let `wait` return, now or when it is called next. One ringer at a time."""
+        if self._silent.locked():
+            self._silent.release()
+
+    def wait(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for the bell, which is silent then."""
+        self._silent.acquire(timeout=timeout)
+
+    def mute(self) -> None:
+        """Forget that it rang."""
+        self._silent.acquire(blocking=False)
 
 
 def _move(lane: deque[Operation], found: list[Operation], limit: int) -> None:

@@ -74,10 +74,10 @@ def settled(
     )
 
 
-def check_figures(usage: Usage) -> None:
-    """Raise ValueError for a figure that no column can hold."""
+def check_figures(usage: Usage, tokens: int) -> None:
+    """Raise ValueError for a figure that no column can hold; `tokens` are all of them."""
     figures = (
-        usage.tokens,
+        tokens,
         usage.input_tokens,
         usage.output_tokens,
         usage.cache_creation_input_tokens,

@@ -60,6 +60,8 @@ class Usage(msgspec.Struct, frozen=True):
         answered, `passes` are all that there were, and count instead of the totals as they do in
         the price: the one that answered stands in both.
         """
+        if not self.passes:
+            return _total(self)
         if any(each.kind == "fallback_message" for each in self.passes):
             return sum(each.tokens for each in self.passes)
         beside = sum(each.tokens for each in self.passes if each.kind != "message")

@@ -1,7 +1,8 @@
 """Recompute every account from the usage rows: `python -m daypass_proxy verify`.
 
 The accounts are running sums, kept by the same transactions that write the rows. This is the check
-that they are right, to the nano-dollar. It reads one snapshot, row by row, and may run beside
+that they are right, to the nano-dollar; and that what an account has set aside and not yet used is
+what its children have left of their slices. It reads one snapshot, row by row, and may run beside
 everything else; what it keeps in memory are the accounts.
 """
 
@@ -24,11 +25,13 @@ SUMS: Final = (
     "open_calls",
     "day_spent_nano",
     "month_spent_nano",
+    "lent_used_nano",
 )
-"""The columns of an account that are sums of its rows."""
+"""The columns of an account that are sums of its rows, or of its children's."""
 
 _WINDOWS = "day_from, day_until, month_from, month_until"
-_ACCOUNTS = f"SELECT id, {_WINDOWS}, {', '.join(SUMS)} FROM account"  # noqa: S608 - constants
+_SLICE = "parent, CASE sliced WHEN 1 THEN ceiling_nano END, lent_nano"
+_ACCOUNTS = f"SELECT id, {_SLICE}, {_WINDOWS}, {', '.join(SUMS)} FROM account"  # noqa: S608 - ours
 _ROWS = """
 SELECT accounts, state, reserved_nano, reserved_tokens, cost_nano, tokens, settled_at FROM usage
 """
@@ -58,8 +61,14 @@ class Discrepancy:
 
 @dataclass(slots=True)
 class _Sums:
-    """What the rows of one account come to, in the order of `SUMS`."""
+    """What the rows of one account come to, in the order of `SUMS`.
 
+    `slice` is what its parent has set aside for it, if anything, and `lent` what it has set aside.
+    """
+
+    parent: str | None = None
+    slice: int | None = None
+    lent: int = 0
     day: range = range(0)
     month: range = range(0)
     recorded: tuple[int | None, ...] = (None,) * len(SUMS)
@@ -78,6 +87,11 @@ class _Sums:
         self.computed[3] += tokens
         self.computed[6] += cost if settled_at in self.day else 0
         self.computed[7] += cost if settled_at in self.month else 0
+
+    def add_child(self, child: _Sums) -> None:
+        """Take what a child has left of its slice from what is set aside: the rest is used."""
+        spent, held = child.computed[:2]
+        self.computed[8] -= max((child.slice or 0) - spent - held, 0)
 
 
 def verify(target: Path | str) -> list[Discrepancy]:
@@ -101,9 +115,10 @@ def _add_up(
     accounts: Iterable[tuple[Any, ...]], rows: Iterable[tuple[Any, ...]]
 ) -> dict[str, _Sums]:
     sums: dict[str, _Sums] = {}
-    for account, day_from, day_until, month_from, month_until, *recorded in accounts:
+    for account, parent, own, lent, *others in accounts:
+        day_from, day_until, month_from, month_until, *recorded = others
         windows = range(day_from, day_until), range(month_from, month_until)
-        sums[account] = _Sums(*windows, tuple(recorded))
+        sums[account] = _Sums(parent, own, lent, *windows, tuple(recorded))
     for booked_in, state, held, held_tokens, cost, tokens, settled_at in rows:
         for account in booked_in.split(" "):
             booked = sums.setdefault(account, _Sums())
@@ -111,6 +126,10 @@ def _add_up(
                 booked.add_open(held, held_tokens)
             else:
                 booked.add_settled(held, cost, tokens or 0, settled_at)
+    for one in sums.values():
+        one.computed[8] += one.lent
+        if one.parent in sums:
+            sums[one.parent].add_child(one)
     return sums
 
 

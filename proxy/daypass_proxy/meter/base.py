@@ -97,16 +97,19 @@ class JsonMeter(Meter):
         body = b"".join(self._pieces)
         self._pieces.clear()
         try:
-            message = read_event(body)
+            self._read(body)
         except ValueError:
             self.unreadable = True
             # A connection that ends is the end of an answer without a length, torn or not (B25).
             self.torn = not is_json(body)
-        else:
-            self.finished = True
-            self.failed = message.type == "error"
-            self.final = message.usage is not None
-            self._tally.take(message.usage)
+
+    def _read(self, body: bytes) -> None:
+        """Read a whole answer; raises ValueError for what is none."""
+        message = read_event(body)
+        self.finished = True
+        self.failed = message.type == "error"
+        self.final = message.usage is not None
+        self._tally.take(message.usage)
 
     @property
     def output_seen(self) -> int:

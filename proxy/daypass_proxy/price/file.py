@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from daypass_core.scope import ENDPOINTS
+from daypass_core.scope import ENDPOINTS, endpoints_of
 from daypass_proxy.price.entry import Entry, File
 from daypass_proxy.price.shelf import Shelf
 
@@ -27,8 +27,9 @@ def read_shelves(content: bytes, source: str) -> dict[str, Shelf]:
         document = json.loads(content, object_pairs_hook=_no_duplicates)
         for provider, entries in msgspec.convert(document, File).providers.items():
             where = f"$.providers.{provider}"
-            if provider not in ENDPOINTS:
-                raise ValueError(f"no such provider; there is {', '.join(ENDPOINTS)}")
+            if endpoints_of(provider) is None:
+                known = ", ".join(ENDPOINTS)
+                raise ValueError(f"no such provider; there is {known}, and those of your own")
             shelf = shelves[provider] = Shelf()
             for index, each in enumerate(entries):
                 where = f"$.providers.{provider}[{index}]"

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-_DATED = re.compile(r"(?P<base>.+)[-@]20[0-9]{6}")
+# Anthropic's snapshots are called after a day as 20250929, OpenAI's as 2025-09-29.
+_DATED = re.compile(r"(?P<base>.+)(?:[-@]20[0-9]{6}|-20[0-9]{2}-[0-9]{2}-[0-9]{2})")
 _LATEST = "-latest"
 
 

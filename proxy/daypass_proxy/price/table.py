@@ -7,11 +7,12 @@ at a call's time, `forward` for all the names of what a scope allows.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -34,13 +35,20 @@ class PriceTable:
         self._models = lru_cache(maxsize=_REMEMBERED)(self._find_models)
 
     @classmethod
-    def load(cls, overlay: Path | None = None) -> PriceTable:
-        """Read the shipped table and the overlay, when there is one.
+    def load(
+        cls,
+        overlay: Path | None = None,
+        own: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    ) -> PriceTable:
+        """Read the shipped table, the overlay, and the entries of `own` upstreams by their name.
 
         Raises PriceError for an overlay that is missing, not JSON, or wrong in any field.
         """
         shipped = resources.files("daypass_proxy").joinpath("prices.json").read_bytes()
         layers = [read_shelves(shipped, "prices.json")]
+        if own:
+            content = json.dumps({"providers": own}).encode()
+            layers.insert(0, read_shelves(content, "prices of upstreams"))
         if overlay is not None:
             try:
                 content = overlay.read_bytes()

@@ -6,12 +6,13 @@ works on the Call alone, and its bytes go up unchanged.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from daypass_core.problem import Problem
 from daypass_core.scope import Detail
+from daypass_proxy.body.outline import Buffer
 from daypass_proxy.body.spool import Spool
 from daypass_proxy.exchange import Exchange, HeaderPairs
 
@@ -39,7 +40,11 @@ class Asked(msgspec.Struct, frozen=True):
     these add. `image_bytes` and `document_bytes` are the base64 of these in the body, `unseen`
     says that there are parts whose size it does not tell, `hosted_tools` counts the tools whose
     description the provider adds. `hour_cache`: it may ask for cache writes of an hour. `speed`,
-    `service_tier` and `inference_geo` as asked.
+    `service_tier` and `inference_geo` as asked. `choices` answers are written, each of up to
+    `max_output_tokens`. `inputs` texts are read, each by itself and as long as the window at most.
+    An image is `image_tokens` at most (0: as the estimate takes them to be). `left_out` are members
+    that the body has not and needs on its way up, `unset` those that it has with another value;
+    `limits` those that limit the output, whatever they say.
     """
 
     models: tuple[str, ...]
@@ -62,15 +67,32 @@ class Asked(msgspec.Struct, frozen=True):
     service_tier: str | None = None
     inference_geo: str | None = None
     beside: tuple[Beside, ...] = ()
+    choices: int = 1
+    inputs: int = 1
+    image_tokens: int = 0
+    left_out: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+
+
+class Check(Protocol):
+    """How the bodies of one dialect are checked; raises Refusal (400)."""
+
+    def __call__(self, body: Buffer, detail: Detail, *, max_tokens_needed: bool) -> Asked:
+        """Return what the body asks for."""
+        ...
 
 
 class BodyChecker(Protocol):
     """Where a body is checked that would hold the event loop too long."""
 
     async def check(
-        self, sandbox: str, provider: str, body: Spool, detail: Detail, *, max_tokens_needed: bool
+        self, sandbox: str, dialect: str, body: Spool, detail: Detail, *, max_tokens_needed: bool
     ) -> Asked:
-        """Return what `body` of `sandbox` asks for; raises Refusal (400, 429, 503)."""
+        """Return what `body` of `sandbox` asks for; raises Refusal (400, 429, 503).
+
+        `dialect` names the check, as in `providers.dialects`.
+        """
         ...
 
 
@@ -78,7 +100,9 @@ class Call(Asked, frozen=True, kw_only=True):
     """One admitted-to-be inference request, already checked against the scope: what, and where to.
 
     `headers` is everything that goes up except the credential, host and content-length; `model` is
-    the first of `models`. `billable` calls pass the ledger.
+    the first of `models`. `billable` calls pass the ledger. `dialect` is how body and answer are to
+    be read; `hides_usage` says that the last figures of the stream were asked for by us, so that
+    the client does not get them.
     """
 
     provider: str
@@ -90,6 +114,8 @@ class Call(Asked, frozen=True, kw_only=True):
     body: bytes
     model: str
     billable: bool
+    dialect: str
+    hides_usage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +127,24 @@ class Rendered:
     body: bytes
 
 
+class Place(NamedTuple):
+    """Where a route leads: an endpoint of a provider, both by their names in a scope."""
+
+    provider: str
+    endpoint: str
+
+
 class Provider(Protocol):
     """One LLM dialect."""
 
     @property
     def name(self) -> str:
         """The `provider` of a scope detail, as in "anthropic"."""
+        ...
+
+    @property
+    def base(self) -> str:
+        """What a client's base URL ends with behind our host, as in "/openai/v1" or ""."""
         ...
 
     async def read(
@@ -129,12 +167,12 @@ class Provider(Protocol):
         """
         ...
 
-    def render(self, problem: Problem, request_id: str) -> Rendered:
-        """Return the answer that tells the client of `problem`."""
+    def render(self, problem: Problem, request_id: str, endpoint: str = "") -> Rendered:
+        """Return the answer that tells the client of `problem`, of `endpoint` where it is known."""
         ...
 
-    def stream_error(self, problem: Problem, request_id: str) -> bytes:
-        """Return the event that ends a stream which had already begun."""
+    def stream_error(self, problem: Problem, request_id: str, endpoint: str) -> bytes:
+        """Return the event that ends a stream of this endpoint which had already begun."""
         ...
 
     def response_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> HeaderPairs:

@@ -5,10 +5,9 @@ by name, and no credential, cookie, forwarding or hop-by-hop header of the clien
 Answers have the shape of the API's errors, so that stock clients stop, renew or retry as meant.
 """
 
-import asyncio
 import json
 from collections.abc import Iterable
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from msgspec.structs import asdict, replace
 
@@ -16,13 +15,21 @@ from daypass_core.problem import Code, Problem, refuse
 from daypass_core.scope import Detail
 from daypass_proxy.body.spool import Spool
 from daypass_proxy.body.strict import check_media, is_quick
-from daypass_proxy.exchange import ClientGone, Exchange, HeaderPairs
+from daypass_proxy.exchange import Exchange, HeaderPairs
 from daypass_proxy.head import Head
-from daypass_proxy.providers import Asked, BodyChecker, Call, Rendered
+from daypass_proxy.providers import BodyChecker, Call, Rendered
 from daypass_proxy.providers.anthropic_body import check_body
 from daypass_proxy.providers.anthropic_lower import lower_output
+from daypass_proxy.providers.slowly import check_slowly
 
 NAME = "anthropic"
+ROUTES = {
+    b"/v1/messages": "messages",
+    # Where the base URL ends with /v1 already, as some clients have it (case B46).
+    b"/messages": "messages",
+    b"/v1/messages/count_tokens": "count_tokens",
+}
+"""The paths that lead to each endpoint."""
 _UPSTREAM_PATHS = {
     "messages": b"/v1/messages",
     "count_tokens": b"/v1/messages/count_tokens",
@@ -69,6 +76,7 @@ class Anthropic:
     """The Provider for api.anthropic.com and what speaks like it."""
 
     name = NAME
+    base = ""
 
     def __init__(self, elsewhere: BodyChecker | None = None) -> None:
         """`elsewhere` checks the bodies that take long; without it a thread does."""
@@ -85,7 +93,16 @@ class Anthropic:
         if isinstance(body, bytes) and is_quick(body):
             asked = check_body(body, detail, max_tokens_needed=billable)
         else:
-            body, asked = await self._read_slowly(exchange, body, detail, billable, sandbox)
+            body, asked = await check_slowly(
+                exchange,
+                body,
+                detail,
+                sandbox,
+                dialect=NAME,
+                check=check_body,
+                elsewhere=self._elsewhere,
+                max_tokens_needed=billable,
+            )
         return Call(
             **asdict(asked),
             provider=NAME,
@@ -97,34 +114,8 @@ class Anthropic:
             body=body,
             model=asked.models[0],
             billable=billable,
+            dialect=NAME,
         )
-
-    async def _read_slowly(
-        self, exchange: Exchange, body: bytes | Spool, detail: Detail, billable: bool, sandbox: str
-    ) -> tuple[bytes, Asked]:
-        """Have a body checked that is large or holds much; return its bytes too."""
-        if self._elsewhere is None:
-            whole = body if isinstance(body, bytes) else await body.take()
-            check = partial(check_body, whole, detail, max_tokens_needed=billable)
-            return whole, await asyncio.to_thread(check)
-        spool = Spool.of(body) if isinstance(body, bytes) else body
-        asking = asyncio.ensure_future(
-            self._elsewhere.check(sandbox, NAME, spool, detail, max_tokens_needed=billable)
-        )
-
-        def give_up() -> None:
-            asking.cancel()
-
-        # Who hangs up gives its place in the queue to others.
-        exchange.when_gone(give_up)
-        try:
-            asked = await asking
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise ClientGone from None
-        return (body if isinstance(body, bytes) else await spool.take()), asked
 
     def credential(self, secret_value: str) -> tuple[bytes, bytes]:
         """Return the header that carries the provider key upstream."""
@@ -134,7 +125,7 @@ class Anthropic:
         """Return `call` with no `max_tokens` for its answer above `most`; raises ValueError."""
         return replace(call, body=lower_output(call.body, most), max_output_tokens=most)
 
-    def render(self, problem: Problem, request_id: str) -> Rendered:
+    def render(self, problem: Problem, request_id: str, endpoint: str = "") -> Rendered:
         """Return the API-shaped error for `problem`."""
         headers: list[tuple[bytes, bytes]] = [
             (b"content-type", b"application/json"),
@@ -154,7 +145,7 @@ class Anthropic:
         headers.extend(problem.headers)
         return Rendered(problem.status, tuple(headers), _envelope(problem, request_id))
 
-    def stream_error(self, problem: Problem, request_id: str) -> bytes:
+    def stream_error(self, problem: Problem, request_id: str, endpoint: str = "") -> bytes:
         """Return the SSE event that ends a stream with `problem`."""
         return b"event: error\ndata: " + _envelope(problem, request_id) + b"\n\n"
 

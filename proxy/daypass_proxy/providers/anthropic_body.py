@@ -20,6 +20,7 @@ from daypass_proxy.providers import Asked
 from daypass_proxy.providers import anthropic_fields as fields
 from daypass_proxy.providers.anthropic_reach import MAX_REACHED, domain_allowed, url_allowed
 from daypass_proxy.providers.anthropic_weight import Weight, compacts, max_uses, may_cache_an_hour
+from daypass_proxy.providers.places import Where, invalid, items, not_allowed, shown, words
 
 # No scope and no price says what a hundred million tokens would cost; no answer is so long.
 MAX_OUTPUT_TOKENS = 1_000_000
@@ -30,9 +31,6 @@ _MODEL = re.compile(r"[!-~]{1,256}")
 # Blocks that ask for nothing themselves.
 _PLAIN_BLOCKS = fields.BLOCKS - fields.COUNTED - fields.CHANGES
 _KNOWN_TOOL_KEYS = fields.TOOL_KEYS | fields.TOOL_OPTIONS
-
-Where = tuple[str | int, ...]
-"""The place of a value in the body; made into words only for a refusal."""
 
 
 def check_body(body: Buffer, detail: Detail, *, max_tokens_needed: bool) -> Asked:
@@ -69,16 +67,16 @@ class BodyCheck:
             self.weight.rewriters += tuple(self.models)
         self._output(body, needed=max_tokens_needed)
         if "tools" in body:
-            for index, tool in enumerate(_items(body["tools"], "tools")):
+            for index, tool in enumerate(items(body["tools"], "tools")):
                 self._tool(tool, ("tools", index))
         if "mcp_servers" in body:
-            for index, server in enumerate(_items(body["mcp_servers"], "mcp_servers")):
+            for index, server in enumerate(items(body["mcp_servers"], "mcp_servers")):
                 self.weight.add_endless_tool()
                 self._url(server.get("url"), ("mcp_servers", index, "url"))
         system = body.get("system")
         if type(system) is not str:
             self._blocks(system, ("system",))
-        for index, message in enumerate(_items(body.get("messages"), "messages")):
+        for index, message in enumerate(items(body.get("messages"), "messages")):
             content = message.get("content")
             if type(content) is not str:
                 self._blocks(content, ("messages", index, "content"))
@@ -90,8 +88,8 @@ class BodyCheck:
             kind = type(value)
             if (kind is dict or kind is list) and name not in fields.STRUCTURES:
                 if name in fields.SCALARS:
-                    raise _invalid(name, f"{name} must not be an object or a list")
-                self._need(name, (_shown(name),))
+                    raise invalid(name, f"{name} must not be an object or a list")
+                self._need(name, (shown(name),))
                 self.weight.unseen = True
 
     def _aside(self, body: dict[str, Any]) -> None:
@@ -124,7 +122,7 @@ class BodyCheck:
             self._raise_output(self._max_tokens(limit, ("max_tokens",)))
         stream = body.get("stream")
         if stream is not None and type(stream) is not bool:
-            raise _invalid("stream", "stream must be true or false")
+            raise invalid("stream", "stream must be true or false")
         self.stream = stream is True
 
     def _serving(self, name: str, value: object, ordinary: list[str]) -> None:
@@ -132,9 +130,9 @@ class BodyCheck:
         if value is None:
             return
         if not isinstance(value, str):
-            raise _invalid(name, f"{name} must be text")
+            raise invalid(name, f"{name} must be text")
         if value not in ordinary:
-            self._need(name, (name,), f"{name} {_shown(value)}")
+            self._need(name, (name,), f"{name} {shown(value)}")
         self.weight.served = {**self.weight.served, name: value}
 
     def _max_tokens(self, value: object, where: Where) -> int:
@@ -143,8 +141,8 @@ class BodyCheck:
             cap = MAX_OUTPUT_TOKENS
         # type() and not isinstance(): true is an int in Python (attack row 39).
         if type(value) is not int or not 1 <= value <= cap:
-            place = _words(where)
-            raise _invalid(place, f"{place} must be a whole number from 1 to {cap} here")
+            place = words(where)
+            raise invalid(place, f"{place} must be a whole number from 1 to {cap} here")
         return value
 
     def _raise_output(self, most: int) -> None:
@@ -155,13 +153,13 @@ class BodyCheck:
         if value is None:
             return
         if not isinstance(value, dict):
-            raise _invalid(where, f"{where} must be an object")
+            raise invalid(where, f"{where} must be an object")
         if value.get("type") == "disabled":
             self.weight.add_thinking(0, own=where == "thinking")
             return
         budget = value.get("budget_tokens")
         if budget is not None and (type(budget) is not int or not 0 <= budget <= MAX_OUTPUT_TOKENS):
-            raise _invalid(
+            raise invalid(
                 where, f"{where}.budget_tokens must be a whole number up to {MAX_OUTPUT_TOKENS}"
             )
         budget = budget if value.get("type") == "enabled" else None  # no other kind's budget binds
@@ -169,11 +167,11 @@ class BodyCheck:
 
     def _fallbacks(self, value: object) -> None:
         if isinstance(value, str):
-            raise _not_allowed("fallbacks", 'fallbacks must list models; "default" names none')
-        items = _items(value, "fallbacks")
-        if len(items) > MAX_MODELS:
-            raise _invalid("fallbacks", f"fallbacks may list {MAX_MODELS} models")
-        for index, item in enumerate(items):
+            raise not_allowed("fallbacks", 'fallbacks must list models; "default" names none')
+        others = items(value, "fallbacks")
+        if len(others) > MAX_MODELS:
+            raise invalid("fallbacks", f"fallbacks may list {MAX_MODELS} models")
+        for index, item in enumerate(others):
             place = f"fallbacks[{index}]"
             refuse_lookalikes(item, fields.FALLBACK_KEYS, f"{place}.")
             if item.get("model") in self.models:
@@ -192,10 +190,10 @@ class BodyCheck:
         if isinstance(value, str) and value in self.models:
             return
         if not isinstance(value, str) or not _MODEL.fullmatch(value):
-            place = _words(where)
-            raise _invalid(place, f"{place} must be the name of a model")
+            place = words(where)
+            raise invalid(place, f"{place} must be the name of a model")
         if not self.detail.allows_model(value):
-            place = _words(where)
+            place = words(where)
             of = "" if place == "model" else f" ({place})"
             raise refuse(
                 Code.MODEL_NOT_ALLOWED,
@@ -204,42 +202,42 @@ class BodyCheck:
                 field=place,
             )
         if len(self.models) == MAX_MODELS:
-            place = _words(where)
-            raise _invalid(place, f"{place} is one model too many; {MAX_MODELS} may be named")
+            place = words(where)
+            raise invalid(place, f"{place} is one model too many; {MAX_MODELS} may be named")
         self.models.append(value)
 
     # -- tools
 
     def _tool(self, tool: dict[str, Any], where: Where) -> None:
         if not _KNOWN_TOOL_KEYS.issuperset(tool):
-            refuse_lookalikes(tool, fields.TOOL_KEYS, f"{_words(where)}.")
+            refuse_lookalikes(tool, fields.TOOL_KEYS, f"{words(where)}.")
         kind = tool.get("type")
         if kind is None:
             return
-        place = f"{_words(where)}.type"
+        place = f"{words(where)}.type"
         if not isinstance(kind, str):
-            raise _invalid(place, f"{place} must be text")
+            raise invalid(place, f"{place} must be text")
         match = _DATED.fullmatch(kind)
         base = match[1] if match else kind
         self.weight.hosted_tools += base != "custom"
         if base in fields.CLIENT_TOOLS:
             return
         if base in fields.FEE_TOOLS:
-            raise _not_allowed(
+            raise not_allowed(
                 place,
-                f"tool type {_shown(kind)} is not allowed: the provider takes a fee for each use,"
+                f"tool type {shown(kind)} is not allowed: the provider takes a fee for each use,"
                 " which cannot be priced here yet",
             )
         feature = fields.SERVER_TOOLS.get(base, base)
-        self._need(feature, (*where, "type"), f"tool type {_shown(kind)}")
+        self._need(feature, (*where, "type"), f"tool type {shown(kind)}")
         if base == "advisor":
             self._model(tool.get("model"), (*where, "model"))
             most = self._max_tokens(tool.get("max_tokens"), (*where, "max_tokens"))
-            self.weight.add_advisor(tool["model"], max_uses(tool, _words(where)), most)
+            self.weight.add_advisor(tool["model"], max_uses(tool, words(where)), most)
             return
-        self.weight.add_server_tool(base, tool, _words(where))
+        self.weight.add_server_tool(base, tool, words(where))
         if base in fields.EGRESS_TOOLS:
-            self._egress_tool(tool, _words(where))
+            self._egress_tool(tool, words(where))
 
     def _egress_tool(self, tool: dict[str, Any], where: str) -> None:
         """A server tool reaches out for the sandbox: only to named domains, only so often."""
@@ -251,7 +249,7 @@ class BodyCheck:
             or not domains
             or not all(isinstance(item, str) and domain_allowed(item, allowed) for item in domains)
         ):
-            raise _not_allowed(
+            raise not_allowed(
                 f"{where}.allowed_domains",
                 f"{where}.allowed_domains must list domains within those of this sandbox:"
                 f" {self._domains()}",
@@ -277,12 +275,12 @@ class BodyCheck:
 
     def _block(self, block: object, where: Where) -> None:
         if not isinstance(block, dict):
-            place = _words(where)
-            raise _invalid(place, f"{place} must be an object")
+            place = words(where)
+            raise invalid(place, f"{place} must be an object")
         kind = block.get("type")
         if not isinstance(kind, str):
-            place = f"{_words(where)}.type"
-            raise _invalid(place, f"{place} must be text")
+            place = f"{words(where)}.type"
+            raise invalid(place, f"{place} must be text")
         if kind not in fields.BLOCKS:
             self._need_kind(kind, where, "block")
         source = block.get("source")
@@ -300,8 +298,8 @@ class BodyCheck:
     def _source(self, source: dict[str, Any], where: Where) -> None:
         kind = source.get("type")
         if not isinstance(kind, str):
-            place = f"{_words(where)}.type"
-            raise _invalid(place, f"{place} must be text")
+            place = f"{words(where)}.type"
+            raise invalid(place, f"{place} must be text")
         if kind not in fields.SOURCES:
             self._need_kind(kind, where, "source")
         if kind == "url":
@@ -310,44 +308,44 @@ class BodyCheck:
 
     def _tool_change(self, tool: object, where: Where) -> None:
         """Tools may be introduced in the middle of a conversation too."""
-        place = _words(where)
+        place = words(where)
         if not isinstance(tool, dict):
-            raise _invalid(place, f"{place} must be an object")
+            raise invalid(place, f"{place} must be an object")
         kind = tool.get("type")
         if kind == "tool_definition" and isinstance(tool.get("definition"), dict):
             self._tool(tool["definition"], (*where, "definition"))
         elif not isinstance(kind, str) or kind not in fields.REFERENCES:
-            raise _invalid(f"{place}.type", f"{place}.type must be a known kind of tool reference")
+            raise invalid(f"{place}.type", f"{place}.type must be a known kind of tool reference")
 
     # -- what the scope allows
 
     def _need_kind(self, kind: str, where: Where, noun: str) -> None:
         feature = fields.GATED_KINDS.get(kind, kind)
-        self._need(feature, (*where, "type"), f"{noun} type {_shown(kind)}")
+        self._need(feature, (*where, "type"), f"{noun} type {shown(kind)}")
         self.weight.unseen |= kind not in fields.GATED_KINDS
 
     def _need(self, feature: str, where: Where, what: str = "") -> None:
         """Refuse unless the scope names `feature`."""
         if feature in self.detail.features:
             return
-        place = _words(where)
-        raise _not_allowed(
+        place = words(where)
+        raise not_allowed(
             place,
             f"{what or place} is not allowed for this sandbox"
             + (f" ({place})" if what else "")
-            + f'; it needs the feature "{_shown(feature)}" in the profile',
+            + f'; it needs the feature "{shown(feature)}" in the profile',
         )
 
     def _reach(self, more: int, where: str) -> None:
         self.reached += more
         if self.reached > MAX_REACHED:
-            raise _invalid(where, f"{where}: a body may name {MAX_REACHED} domains and URLs in all")
+            raise invalid(where, f"{where}: a body may name {MAX_REACHED} domains and URLs in all")
 
     def _url(self, value: object, where: Where) -> None:
-        self._reach(1, _words(where))
+        self._reach(1, words(where))
         if not url_allowed(value, self.detail.allowed_domains):
-            place = _words(where)
-            raise _not_allowed(
+            place = words(where)
+            raise not_allowed(
                 place,
                 f"{place} must be an https URL within the domains of this sandbox:"
                 f" {self._domains()}",
@@ -357,44 +355,11 @@ class BodyCheck:
         return ", ".join(self.detail.allowed_domains) or "none are listed"
 
 
-def _items(value: object, where: str) -> list[dict[str, Any]]:
-    """Return the objects of a list; an absent list is empty."""
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise _invalid(where, f"{where} must be a list")
-    for index, item in enumerate(value):
-        if type(item) is not dict:
-            raise _invalid(f"{where}[{index}]", f"{where}[{index}] must be an object")
-    return value
-
-
-def _words(where: Where) -> str:
-    """Return a place as people write it: `messages[3].content[0].source`."""
-    first, *steps = where
-    return f"{first}" + "".join(
-        f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps
-    )
-
-
-def _shown(name: str) -> str:
-    """Return the beginning of a word of the client's: what else it may hold is not ours to echo."""
-    return name if len(name) <= 64 else name[:64] + "…"
-
-
-def _invalid(where: str, title: str) -> Refusal:
-    return refuse(Code.INVALID_REQUEST, title, field=where)
-
-
 def _check_value(value: object, allowed: list[str], where: str) -> None:
     """Refuse a value that changes the price: what has no known bound is not admitted."""
     if value is not None and value not in allowed:
-        raise _not_allowed(
+        raise not_allowed(
             where,
             f"{where} may be {' or '.join(allowed)} here: another value has another price,"
             " which is not known here yet",
         )
-
-
-def _not_allowed(where: str, title: str) -> Refusal:
-    return refuse(Code.FIELD_NOT_ALLOWED, title, field=where)

@@ -86,7 +86,9 @@ class Weight:
             hosted_tools=self.hosted_tools,
             hour_cache=self.hour_cache,
             beside=beside,
-            **self.served,
+            speed=self.served.get("speed"),
+            service_tier=self.served.get("service_tier"),
+            inference_geo=self.served.get("inference_geo"),
         )
 
     def add_block(self, kind: str, source: object) -> None:

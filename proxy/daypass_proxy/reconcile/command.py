@@ -106,7 +106,9 @@ async def _reported(
         if settings.vault is not None:
             vault = Vault(settings.vault)
             stack.callback(vault.close)
-        keyring = Keyring({"*": reference}, env_secrets=secrets, vault=vault, clock=clock)
+        keyring = Keyring(
+            {"anthropic": {"*": reference}}, env_secrets=secrets, vault=vault, clock=clock
+        )
         stack.push_async_callback(keyring.close)
         await keyring.start()
         try:

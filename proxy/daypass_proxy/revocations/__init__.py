@@ -178,7 +178,10 @@ class RevocationView:
                     if not failing:
                         reason = f"{type(error).__name__}: {error}"
                         event(log, "revocation_view_failed", level=ERROR, reason=reason)
-                    failing = True
+                        # A connection that has died took its notifications along: look on a new one
+                        # at once. From the second failure on there is nothing to hurry for.
+                        failing = True
+                        continue
                 else:
                     if failing:
                         event(log, "revocation_view_recovered", level=WARNING)

@@ -13,22 +13,19 @@ from typing import Any
 
 import pytest
 
-from daypass import Revoked, Unreachable
-from daypass._keeper import Keeper, Profile
-from daypass._renewal import Time
-from daypass._token import TokenProvider
 from tests.unit.sdk.token_server import LAUNCH, TokenServer, token_server
 
 PRINT_ENVIRONMENT = (
     "import json, os; f = os.environ.get('DAYPASS_TOKEN_FILE');"
     "print(json.dumps({**os.environ, 'token': open(f).read()}))"
 )
-# What a stock client does with its environment, by the client's own code.
+# What a stock client does with its environment, by the client's own code: its first token, and the
+# one that it gets after a 401.
 STOCK = """
 from anthropic.lib.credentials import default_credentials
 import os
-found = default_credentials(base_url=os.environ["ANTHROPIC_BASE_URL"])
-print(type(found.provider).__name__, found.provider().token)
+found = default_credentials(base_url=os.environ["ANTHROPIC_BASE_URL"]).provider
+print(type(found).__name__, found().token, found(force_refresh=True).token)
 """
 # Prints the token file each time it changes, three times.
 WATCH = """
@@ -146,12 +143,15 @@ def test_a_named_token_file_is_written(
 @pytest.mark.sdk
 @pytest.mark.parametrize(
     ("single_use", "kind"),
-    [(False, "WorkloadIdentityCredentials token-2"), (True, "CredentialsFile token-1")],
+    [
+        (False, "WorkloadIdentityCredentials token-2 token-3"),
+        (True, "CredentialsFile token-1 token-2"),
+    ],
 )
 def test_official_clients_find_their_way(
     server: TokenServer, tmp_path: Path, launch_file: Path, single_use: bool, kind: str
 ) -> None:
-    """With a reusable launch they exchange themselves, with a single-use one they read a file."""
+    """With a reusable launch they exchange it, with a single-use one they renew by a profile."""
     server.single_use = single_use
     done = start(environment(server, tmp_path), "--", sys.executable, "-c", STOCK)
     assert done.stdout.strip() == kind, done.stderr
@@ -164,18 +164,39 @@ def test_a_single_use_launch_stays_with_us(
     """The command gets a profile and no way to use the launch credential a second time."""
     server.single_use = True
     script = (
-        "import os, json; d = os.environ['ANTHROPIC_CONFIG_DIR'];"
-        "m = lambda p: oct(os.lstat(d + p).st_mode);"
-        "print(json.dumps([sorted(os.environ), json.load(open(d + '/configs/default.json')),"
-        "json.load(open(d + '/credentials/default.json')), m('/credentials/default.json')]))"
+        "import os, json; c = os.environ['ANTHROPIC_CONFIG_DIR'] + '/configs/default.json';"
+        "f = os.environ['DAYPASS_TOKEN_CACHE'];"
+        "print(json.dumps([sorted(os.environ), json.load(open(c)), f, json.load(open(f)),"
+        "oct(os.lstat(f).st_mode)]))"
     )
     done = start(environment(server, tmp_path), "--", sys.executable, "-c", script)
-    names, config, credentials, mode = json.loads(done.stdout)
+    names, config, path, credentials, mode = json.loads(done.stdout)
     assert not [name for name in names if "IDENTITY" in name or "FEDERATION" in name]
-    assert config == {"authentication": {"type": "user_oauth"}, "base_url": server.url}
+    assert config == {
+        "version": "1.0",
+        "authentication": {
+            "type": "user_oauth",
+            "client_id": "daypass",
+            "credentials_path": path,
+        },
+        "base_url": server.url,
+    }
+    assert credentials["type"] == "oauth_token"
     assert credentials["access_token"] == "token-1"
+    assert credentials["refresh_token"] == "generation-1"
+    assert isinstance(credentials["expires_at"], int)
     assert credentials["expires_at"] == pytest.approx(time.time() + 600, abs=60)
     assert int(mode, 8) == stat.S_IFREG | 0o600
+
+
+def test_without_an_organization_clients_read_what_we_renew(
+    server: TokenServer, tmp_path: Path, launch_file: Path
+) -> None:
+    """A reusable launch whose federation is not known: a profile that the client does not renew."""
+    env = environment(server, tmp_path)
+    del env["ANTHROPIC_ORGANIZATION_ID"]
+    done = start(env, "--", sys.executable, "-c", STOCK)
+    assert done.stdout.strip() == "CredentialsFile token-1 token-1", done.stderr
 
 
 def test_our_own_client_in_the_command_shares_the_token(
@@ -319,64 +340,3 @@ def test_a_refused_launch_starts_nothing(
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("daypass: sandbox revoked; ")
     assert start(environment(server, tmp_path)).returncode == 2
-
-
-class Notes:
-    """What a keeper said, and a clock for its provider."""
-
-    def __init__(self, server: TokenServer, tmp_path: Path) -> None:
-        self.now = 0.0
-        self.said: list[str] = []
-        clock = Time(monotonic=lambda: self.now, sleep=lambda seconds: None)
-        provider = TokenProvider(server.url, launch=LAUNCH, cache=False, clock=clock)
-        self.token_file = tmp_path / "token"
-        self.profile = Profile(tmp_path / "profile", server.url)
-        self.keeper = Keeper(provider, self.token_file, self.profile, self.said.append)
-
-
-def test_trouble_is_said_once_and_so_is_its_end(server: TokenServer, tmp_path: Path) -> None:
-    """An outage of many attempts is two lines: that it is there, and that it is over."""
-    notes = Notes(server, tmp_path)
-    notes.keeper.start()
-    notes.now += 580
-    server.faults = [(500, {"error": "server_error"}, {})] * 3
-    for _ in range(3):
-        assert notes.keeper.step() <= 5.0
-        notes.now += 5.1
-    assert len(notes.said) == 1
-    assert notes.token_file.read_text() == "token-1"
-    notes.keeper.step()
-    assert notes.said[1:] == ["renewed, access goes on"]
-    assert notes.token_file.read_text() == "token-2"
-    notes.keeper.stop()
-    assert not notes.token_file.exists()
-
-
-def test_a_restored_sandbox_goes_on(server: TokenServer, tmp_path: Path) -> None:
-    """After a revocation the keeper asks again now and then, and takes the files up again."""
-    notes = Notes(server, tmp_path)
-    notes.keeper.start()
-    server.revoked = True
-    notes.now += 700
-    assert notes.keeper.step() == 30.0
-    assert not notes.token_file.exists()
-    server.revoked = False
-    notes.now += 30
-    notes.keeper.step()
-    assert notes.token_file.read_text() == "token-2"
-    assert notes.said == [
-        "access is over: sandbox revoked; an administrator must restore it",
-        "renewed, access goes on",
-    ]
-    notes.keeper.stop()
-
-
-def test_errors_of_the_first_exchange_are_raised(server: TokenServer, tmp_path: Path) -> None:
-    """A keeper does not start on a launch credential that does not work."""
-    server.revoked = True
-    with pytest.raises(Revoked):
-        Notes(server, tmp_path).keeper.start()
-    server.revoked = False
-    server.faults = ["lose"]
-    with pytest.raises(Unreachable):
-        Notes(server, tmp_path).keeper.start()

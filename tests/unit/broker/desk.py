@@ -20,7 +20,7 @@ from daypass_broker import credential, db, policy_store, revocation, schema
 from daypass_broker.act import Act, acting
 from daypass_broker.admin import admin_app, openapi
 from daypass_broker.credential import Issued, Principal, Role
-from daypass_broker.keys import KeyRing
+from daypass_broker.key_ring import open_ring
 from daypass_broker.services import Services
 from daypass_broker.settings import Settings
 from daypass_broker.signing import Signer
@@ -151,7 +151,7 @@ class Desk(Store):
         texts = json.loads((folder / _CREDENTIALS).read_text(encoding="utf-8"))
         self.admin, self.acme, self.globex = texts["admin"], texts["acme"], texts["globex"]
         clock = SystemClock()
-        self.keys = KeyRing.load(self.engine, self.settings.keys_dir, new_id)
+        self.keys = open_ring(self.engine, self.settings.keys, new_id)
         self.services = Services(
             engine=self.engine,
             clock=clock,
@@ -257,7 +257,7 @@ def _operation(method: str, path: str) -> dict[str, Any] | None:
     for template, operations in DOCUMENT["paths"].items():
         wanted, given = template.split("/"), path.split("/")
         pairs = zip(wanted, given, strict=False)
-        if len(wanted) == len(given) and all(w in (g, "{id}") for w, g in pairs):
+        if len(wanted) == len(given) and all(w == g or w[:1] == "{" for w, g in pairs):
             return cast(dict[str, Any] | None, operations.get(verb))
     return None
 

@@ -20,13 +20,14 @@ from starlette.routing import Route
 import daypass_migrations
 from daypass_broker import db, oauth, schema
 from daypass_broker.issue import TokenEndpoint
-from daypass_broker.keys import KeyRing, Purpose
+from daypass_broker.key_ring import open_ring
+from daypass_broker.keys import Purpose
 from daypass_broker.services import Services
-from daypass_broker.settings import Settings
+from daypass_broker.settings import KeySettings, Settings
 from daypass_broker.signing import Signer
-from daypass_core.claims import Claims, LaunchClaims, subject
+from daypass_core.claims import Claims, LaunchClaims, account_id, subject
 from daypass_core.ids import new_id
-from daypass_core.scope import scope_to_wire
+from daypass_core.scope import Scope, scope_to_wire
 from daypass_core.settings import Listen
 from daypass_core.verify import verify_access
 from tests.fakes.clock import FakeClock
@@ -40,7 +41,7 @@ def make_template(folder: Path) -> Path:
     settings = make_settings(folder)
     daypass_migrations.upgrade(settings.database_url)
     engine = db.connect(settings.database_url)
-    KeyRing.load(engine, settings.keys_dir, new_id)
+    open_ring(engine, settings.keys, new_id)
     engine.dispose()
     return folder
 
@@ -55,7 +56,7 @@ def make_settings(folder: Path) -> Settings:
         log_level="info",
         internal=Listen(path=str(folder / "broker.sock")),
         admin=Listen("127.0.0.1", 8701),
-        keys_dir=folder / "keys",
+        keys=KeySettings(directory=folder / "keys"),
         public_url=ISSUER,
         ca_file=None,
         tls_cert=None,
@@ -74,6 +75,7 @@ class Reply:
 
     @property
     def error(self) -> str:
+        assert "error" in self.body, "the request was not refused"
         return str(self.body["error"])
 
     @property
@@ -101,7 +103,7 @@ class Rig:
         self.behind = 0.0  # seconds the store's clock has gone back since the broker's was set
         self._numbers = itertools.count(1)
         self.engine = db.connect(settings.database_url)
-        self.keys = KeyRing.load(self.engine, settings.keys_dir, new_id)
+        self.keys = open_ring(self.engine, settings.keys, new_id)
         self.services = Services(
             engine=self.engine,
             clock=clock,
@@ -157,12 +159,17 @@ class Rig:
         life: int = 4 * 3600,
         iat: int | None = None,
         level: float = 60.0,
+        wide: Scope | None = None,
+        budget: int | None = None,
     ) -> Sandbox:
-        """Register a sandbox now (or at `iat`), active for `life` seconds."""
+        """Register a sandbox now (or at `iat`), active for `life` seconds.
+
+        With a `budget` (nano-dollars) it has an account, and its tenant has one without limits.
+        """
         now = int(self.clock.now()) if iat is None else iat
         numbered = self.services.new_id
         ident, jti, grant = numbered("sbx"), numbered("lch"), numbered("grt")
-        scope = db.to_json(scope_to_wire(make_scope()))
+        scope = db.to_json(scope_to_wire(wide or make_scope()))
         with db.begin(self.engine) as conn:
             conn.execute(
                 sa.insert(schema.sandbox).values(
@@ -194,8 +201,24 @@ class Rig:
                     created_at=now * 1000,
                 )
             )
+        if budget is not None:
+            self._make_accounts(ident, budget)
         claims = self.launch_claims(ident, launch, jti, now, now + life)
         return Sandbox(ident, self.services.signer.sign_launch(claims), jti, now + life, grant)
+
+    def _make_accounts(self, sandbox: str, budget: int) -> None:
+        tenant = f"tenant:{TENANT}"
+        own = {"id": account_id(sandbox), "kind": "sandbox", "sandbox": sandbox, "parent": tenant}
+        table, given = schema.account, {"tenant": TENANT, "updated_at": 0}
+        with db.begin(self.engine) as conn:
+            if conn.execute(sa.select(table.c.id).where(table.c.id == tenant)).first() is None:
+                conn.execute(sa.insert(table).values(id=tenant, kind="tenant", **given))
+            conn.execute(sa.insert(table).values(**own, ceiling_nano=budget, **given))
+
+    def account(self, ident: str) -> sa.Row[Any]:
+        """Read an account."""
+        (row,) = self.rows(schema.account, id=ident)
+        return row
 
     def launch_claims(self, sandbox: str, mode: str, jti: str, iat: int, exp: int) -> LaunchClaims:
         """Return the claims of a launch credential of this broker."""
@@ -294,6 +317,16 @@ class Rig:
             "subject_token_type": oauth.TYPE_REFRESH_TOKEN,
         }
         return await self.exchange(json.dumps(asked).encode())
+
+    async def buy(self, access_token: str, **more: object) -> Reply:
+        """Buy a narrower token; what is no text goes as JSON."""
+        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in more.items()}
+        asked = {
+            "grant_type": oauth.TOKEN_EXCHANGE,
+            "subject_token": access_token,
+            "subject_token_type": oauth.TYPE_ACCESS_TOKEN,
+        }
+        return await self.exchange(json.dumps(asked | texts).encode())
 
     async def exchange_form(self, **parameters: str) -> Reply:
         """Send a token exchange as a form."""

@@ -259,10 +259,12 @@ def test_the_broker_shows_what_the_ledger_decides_on(
     of_limits = dict(zip(list(UNLIMITED.columns())[:7], ceilings, strict=True))
     names = ("spent_nano", "reserved_nano", "tokens_spent", "tokens_reserved", "open_calls")
     counts = dict(zip((*names, "day_spent_nano", "month_spent_nano"), counted, strict=True))
+    set_aside, lent_used = data.draw(counters), data.draw(counters)
     row = ledger_account.Account(
         id="sandbox:a", parent=None, time_zone="UTC", policy=None, drain_ms=None, drain_tokens=None,
         **of_limits, overdraft_nano=0, day_from=0, day_until=until, month_from=0, month_until=until,
-        minute=json.dumps(sorted(slices)), **counts,
+        minute=json.dumps(sorted(slices)), sliced=0, lent_nano=set_aside + lent_used,
+        lent_used_nano=lent_used, **counts,
     )  # fmt: skip
     expected = limits_of_proxy.document(chain.states(row, Minute(row.minute, now)))
     assert account.figures(cast(Any, row), now) == expected

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from openapi_spec_validator import validate
 
 from daypass_broker import db, report, schema
-from daypass_broker.admin import ROUTES
+from daypass_broker.admin import ROUTES, webhooks
 from daypass_core.problem import Code
 from tests.unit.broker.desk import DOCUMENT, POLICY, Desk, check_request, usage_row
 
@@ -27,6 +27,7 @@ def test_the_openapi_document_is_valid_and_says_all() -> None:
         if verb != "parameters"
     }
     open_ = {("GET", path) for path in ("/livez", "/readyz", "/v1/openapi.json")}
+    open_ |= {("POST", webhooks.PATH)}
     assert described == {(verb, path) for verb, path, _ in ROUTES} | open_
 
 
@@ -103,7 +104,7 @@ def test_revoking_says_what_it_did(desk: Desk) -> None:
     body = {"scope": "sandbox", "ident": made["id"], "not_before": "now", "reason": "leaked"}
     reply = desk.call("POST", "/v1/revocations", body, credential=desk.acme)
     assert reply.status == 201
-    assert reply.body["effect"] == {"sandboxes": 1, "grants": 0}
+    assert reply.body["effect"] == {"tenants": 0, "sandboxes": 1, "grants": 0, "tokens": 0}
     assert (reply.body["version"], reply.body["reason"]) == (1, "leaked")
     everything = desk.call("POST", "/v1/revocations", {"scope": "global"}).body
     assert (everything["ident"], everything["version"]) == (None, 2)

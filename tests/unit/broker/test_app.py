@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import daypass_migrations
-from daypass_broker import app, db, oauth
+from daypass_broker import db, oauth
 from daypass_broker.app import NotMigrated, internal_app, open_services
 from daypass_broker.keys import Purpose
 from daypass_core.jwks import parse_jwks
@@ -101,20 +101,3 @@ async def test_an_unreachable_database_is_told(tmp_path: Path) -> None:
         async with open_services(replace(make_settings(tmp_path), database_url=url)):
             pass
     assert "canary-password" not in str(caught.value)
-
-
-async def test_the_clock_follows_the_store(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store's time is read again and again, and a store that fails is asked again."""
-    asked = list[str]()
-
-    def set_clock(_engine: object, _clock: object) -> None:
-        asked.append("")
-        if len(asked) == 1:
-            raise db.StoreUnavailable("gone")
-        raise EOFError  # ends the loop, for the test
-
-    monkeypatch.setattr(app, "_CLOCK_SECONDS", 0.0)
-    monkeypatch.setattr(app, "_set_clock", set_clock)
-    with pytest.raises(EOFError):
-        await app._keep_time(rig.engine, object())  # type: ignore[arg-type]
-    assert len(asked) == 2

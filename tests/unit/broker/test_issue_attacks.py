@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from daypass_broker import oauth, schema
+from daypass_broker.key_files import FileHalf
 from daypass_broker.keys import Purpose
 from daypass_broker.settings import Settings
 from daypass_core.claims import LaunchClaims, launch_payload, subject
@@ -15,7 +16,8 @@ from tests.unit.broker.rig import Rig
 def own_key(rig: Rig, purpose: Purpose) -> SigningKey:
     """The broker's own key, to sign things it would not."""
     key = rig.keys.active(purpose)
-    return SigningKey(key.private, key.kid)
+    assert isinstance(key.half, FileHalf)
+    return SigningKey(key.half.private, key.kid)
 
 
 async def test_strangers_learn_nothing_and_write_nothing(rig: Rig) -> None:

@@ -5,7 +5,7 @@ import logging
 import pytest
 import sqlalchemy as sa
 
-from daypass_broker import db, oauth, revocation
+from daypass_broker import db, revocation, token_request
 from daypass_broker.act import Act
 from daypass_broker.credential import Principal, Role
 from daypass_broker.revoke import Order, revoke
@@ -88,7 +88,7 @@ async def test_the_text_of_a_foreign_error_is_not_logged(
     def fail(*_: object, **__: object) -> object:
         raise RuntimeError("canary-of-a-request")
 
-    monkeypatch.setattr(oauth, "parse", fail)
+    monkeypatch.setattr(token_request, "parse", fail)
     with caplog.at_level(logging.DEBUG):
         assert (await rig.launch("x")).status == 500
     (record,) = [one for one in caplog.records if one.msg == "token_endpoint_failed"]

@@ -5,9 +5,8 @@ import threading
 
 from daypass_broker import db, oauth, schema, standing
 from daypass_broker.act import Act
-from daypass_broker.attest import Attested
 from daypass_broker.keys import Purpose
-from daypass_broker.lineage import Generation, advance
+from daypass_broker.lineage import Copy, Generation, advance
 from daypass_broker.refused import Refused
 from daypass_core.claims import RenewalClaims
 from daypass_core.verify import verify_renewal
@@ -132,7 +131,9 @@ async def test_two_generations_back_is_a_clone_at_once(rig: Rig) -> None:
     """A generation older than the last but one is a clone even within the grace."""
     sandbox = rig.sandbox("single_use")
     oldest = (await rig.launch(sandbox)).body["refresh_token"]
+    rig.clock.advance(20)
     second = (await rig.renew(oldest)).body["refresh_token"]
+    rig.clock.advance(20)
     await rig.renew(second)
     assert (await rig.renew(oldest)).error == "invalid_grant"
     assert states(rig, sandbox) == ["quarantined"]
@@ -148,19 +149,36 @@ async def test_b21_twenty_renewals_at_once(rig: Rig) -> None:
     assert len(rig.rows(schema.audit, tag="lineage.rotated")) == 1
 
 
+async def test_b21_a_young_generation_does_not_rotate(rig: Rig) -> None:
+    """B21: of many that come at once with two answers of the same moment none is left behind.
+
+    Were the young second generation to rotate, whoever still has the first were a clone.
+    """
+    sandbox = rig.sandbox("single_use")
+    first = (await rig.launch(sandbox)).body["refresh_token"]
+    rig.clock.advance(480)
+    second = (await rig.renew(first)).body["refresh_token"]
+    rig.clock.advance(1)
+    for token in (second, first, second, first):
+        assert generation(rig, await rig.renew(token)).generation == 2
+    rig.clock.advance(9.001)
+    assert generation(rig, await rig.renew(second)).generation == 3
+    assert states(rig, sandbox) == ["active"]
+
+
 async def test_two_threads_renewing_at_once_rotate_once(rig: Rig) -> None:
     """Two transactions that start together are put in order: both get generation 2."""
     sandbox = rig.sandbox("single_use")
     claims = generation(rig, await rig.launch(sandbox))
-    meeting, results = threading.Barrier(2), list[Generation | Refused]()
+    meeting, results = threading.Barrier(2), list[Generation | Refused | Copy]()
 
     def renew() -> None:
         meeting.wait(5)
         with db.begin(rig.engine) as conn:
-            attested = Attested(claims.tenant, claims.sandbox, "x", "y", NOW)
-            found = standing.look_up(conn, attested, "y", NOW)
+            subject = standing.Subject(claims.tenant, claims.sandbox)
+            found = standing.look_up(conn, subject, "y", NOW)
             assert found is not None
-            act = Act(conn, sandbox.id, NOW * 1000, rig.services.new_id)
+            act = Act(conn, sandbox.id, (NOW + 20) * 1000, rig.services.new_id)
             results.append(advance(act, found.sandbox, Generation(claims.lineage, 1)))
 
     threads = [threading.Thread(target=renew) for _ in range(2)]

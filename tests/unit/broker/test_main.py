@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+import daypass_migrations
 from daypass_broker import db, schema
 from daypass_broker.__main__ import main
 
@@ -48,7 +49,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 def test_bootstrap(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Migrate, apply a policy and make credentials: all a first administrator needs."""
     (tmp_path / "policy.yaml").write_text(POLICY)
-    assert run(capsys, "migrate") == (0, "database is at revision 0002\n", "")
+    assert run(capsys, "migrate") == (0, f"database is at revision {daypass_migrations.HEAD}\n", "")
     code, out, _ = run(capsys, "apply", str(tmp_path / "policy.yaml"), "--dry-run")
     assert (code, out.splitlines()[-1]) == (0, "dry run: nothing was written")
     _, out, _ = run(capsys, "apply", str(tmp_path / "policy.yaml"))
@@ -162,3 +163,23 @@ def test_wrong_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str])
         main(words)
     assert caught.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+def test_lost_keys_are_replaced(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`keys replace` retires the active key whose file is gone, and no other."""
+    run(capsys, "migrate")
+    assert run(capsys, "keys", "replace")[1].startswith("nothing to replace")
+    next((tmp_path / "keys").glob("launch-*.pem")).unlink()
+    assert run(capsys, "keys", "replace")[1].startswith("replaced the launch key")
+    engine = db.connect(url)
+    with db.read(engine) as conn:
+        rows = conn.execute(sa.select(schema.signing_key)).all()
+    engine.dispose()
+    assert sorted((row.purpose, row.state) for row in rows) == [
+        ("access", "active"),
+        ("launch", "prepared"),
+        ("launch", "retired"),
+        ("renewal", "active"),
+    ]

@@ -6,8 +6,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from daypass_broker import issue, oauth
-from daypass_broker.oauth import OAuthError, Presented, TokenAnswer, TokenRequest
+from daypass_broker import issue, oauth, token_request
+from daypass_broker.oauth import OAuthError, TokenAnswer
+from daypass_broker.purchase import Purchase
+from daypass_broker.token_request import Presented, TokenRequest
 from tests.support import AUDIENCE, ISSUER
 from tests.unit.broker.rig import Rig
 
@@ -18,12 +20,14 @@ EXCHANGE = {
     "subject_token": "a.b.c",
     "subject_token_type": oauth.TYPE_JWT,
 }
+REFRESH = {"grant_type": oauth.REFRESH_TOKEN, "refresh_token": "a.b.c"}
+BUY = EXCHANGE | {"subject_token_type": oauth.TYPE_ACCESS_TOKEN}
 
 
 def parse(parameters: object, content_type: str = JSON) -> TokenRequest:
     """Parse parameters, or a body given as bytes."""
     body = parameters if isinstance(parameters, bytes) else json.dumps(parameters).encode()
-    return oauth.parse(content_type, body, audience=AUDIENCE)
+    return token_request.parse(content_type, body, audience=AUDIENCE)
 
 
 def refusal(parameters: object, content_type: str = JSON) -> OAuthError:
@@ -70,22 +74,58 @@ def test_unknown_parameters_are_ignored() -> None:
     assert parse(BEARER | {"client_id": "x", "zebra": "y"}) == parse(BEARER)
 
 
-@pytest.mark.parametrize("grant_type", ["password", "client_credentials", "refresh_token", "x"])
+@pytest.mark.parametrize(
+    "grant_type", ["password", "client_credentials", "authorization_code", "x"]
+)
 def test_unknown_grant_types(grant_type: str) -> None:
-    """Any other grant type is unsupported_grant_type and names the two there are."""
+    """Any other grant type is unsupported_grant_type and names those there are."""
     error = refusal({"grant_type": grant_type})
     assert error.error == "unsupported_grant_type"
-    assert oauth.JWT_BEARER in error.description
+    assert all(known in error.description for known in oauth.GRANT_TYPES)
+
+
+def test_a_refresh_token_is_a_renewal_generation() -> None:
+    """RFC 6749 §6 as stock clients write it: a renewal, whose `client_id` says nothing."""
+    refresh = {"grant_type": "refresh_token", "refresh_token": "a.b.c", "client_id": "daypass"}
+    asked = parse(refresh)
+    assert (asked.presented, asked.unverified_credential) == (Presented.RENEWAL, "a.b.c")
+    assert parse(urlencode(refresh).encode(), FORM) == asked
+
+
+def test_an_access_token_is_presented_to_buy_with() -> None:
+    """Only an access token as subject makes a purchase of the request."""
+    bought = parse(EXCHANGE | {"subject_token_type": oauth.TYPE_ACCESS_TOKEN})
+    assert (bought.presented, bought.purchase) == (Presented.ACCESS, Purchase())
+    assert parse(EXCHANGE).purchase is None
 
 
 @pytest.mark.parametrize(
     "name",
-    ["scope", "service_account_id", "authorization_details", "actor_token", "actor_token_type"],
+    [
+        "scope",
+        "service_account_id",
+        "actor_token",
+        "actor_token_type",
+        "authorization_details",
+        "daypass_limits",
+        "daypass_lifetime_seconds",
+        "client_secret",
+        "client_assertion",
+        "client_assertion_type",
+    ],
 )
-def test_what_cannot_be_carried_over_is_refused(name: str) -> None:
-    """A parameter that would narrow the token is refused, not dropped."""
-    error = refusal(BEARER | {name: "something"})
+@pytest.mark.parametrize("asked", [BEARER, EXCHANGE, REFRESH])
+def test_what_cannot_be_carried_over_is_refused(asked: dict[str, str], name: str) -> None:
+    """A parameter that would narrow the token, or prove more, is refused, not dropped."""
+    error = refusal(asked | {name: "1"})
     assert (error.error, name in error.description) == ("invalid_request", True)
+
+
+@pytest.mark.parametrize("asked", ["REFRESH", "BUY"])
+def test_a_rule_is_for_assertions_only(asked: str) -> None:
+    """`federation_rule_id` beside a credential of ours other than a launch one is refused."""
+    request = {"REFRESH": REFRESH, "BUY": BUY}[asked] | {"federation_rule_id": "fdrl_x"}
+    assert "federation_rule_id" in refusal(request).description
 
 
 def test_workspace_may_be_the_default_one_only() -> None:
@@ -96,9 +136,10 @@ def test_workspace_may_be_the_default_one_only() -> None:
 
 @pytest.mark.parametrize("name", ["audience", "resource"])
 def test_the_only_target_is_our_audience(name: str) -> None:
-    """RFC 8693: another audience or resource is invalid_target."""
-    assert parse(EXCHANGE | {name: AUDIENCE}) == parse(EXCHANGE)
-    assert refusal(EXCHANGE | {name: "https://other.test"}).error == "invalid_target"
+    """RFC 8693, RFC 8707: another audience or resource is invalid_target, in every dialect."""
+    for asked in (BEARER, EXCHANGE, REFRESH):
+        assert parse(asked | {name: AUDIENCE}) == parse(asked)
+        assert refusal(asked | {name: "https://other.test"}).error == "invalid_target"
 
 
 def test_only_access_tokens_are_issued() -> None:
@@ -106,7 +147,6 @@ def test_only_access_tokens_are_issued() -> None:
     assert parse(EXCHANGE | {"requested_token_type": oauth.TYPE_ACCESS_TOKEN}) == parse(EXCHANGE)
     for more in (
         {"requested_token_type": oauth.TYPE_REFRESH_TOKEN},
-        {"subject_token_type": oauth.TYPE_ACCESS_TOKEN},
         {"subject_token_type": "urn:ietf:params:oauth:token-type:saml2"},
     ):
         assert refusal(EXCHANGE | more).error == "invalid_request"
@@ -117,6 +157,7 @@ def test_only_access_tokens_are_issued() -> None:
     [
         ({}, "grant_type"),
         ({"grant_type": oauth.JWT_BEARER}, "assertion"),
+        ({"grant_type": oauth.REFRESH_TOKEN}, "refresh_token"),
         ({"grant_type": oauth.TOKEN_EXCHANGE}, "subject_token"),
         ({k: v for k, v in EXCHANGE.items() if k != "subject_token_type"}, "subject_token_type"),
     ],
@@ -178,10 +219,17 @@ def test_other_content_types(content_type: str) -> None:
 
 def test_too_large_bodies() -> None:
     """A body of 24 KiB is read, one byte more is refused."""
-    empty = len(json.dumps(BEARER | {"assertion": ""}))
+    empty = len(json.dumps(BEARER | {"x": ""}))
     fitting = "a" * (oauth.MAX_BODY_BYTES - empty)
+    assert parse(BEARER | {"x": fitting}) == parse(BEARER)
+    assert "body is larger" in refusal(BEARER | {"x": fitting + "a"}).description
+
+
+def test_too_large_credentials() -> None:
+    """A credential of 16 KiB is read, as stock clients may send it; one byte more is refused."""
+    fitting = "a" * token_request.MAX_CREDENTIAL_BYTES
     assert parse(BEARER | {"assertion": fitting}).unverified_credential == fitting
-    assert "larger" in refusal(BEARER | {"assertion": fitting + "a"}).description
+    assert "credential is larger" in refusal(BEARER | {"assertion": fitting + "a"}).description
 
 
 async def test_a_body_without_end_is_not_read_to_its_end(rig: Rig) -> None:
@@ -256,5 +304,9 @@ def test_metadata_of_rfc_8414() -> None:
     assert found["issuer"] == ISSUER
     assert found["token_endpoint"] == f"{ISSUER}/v1/oauth/token"
     assert found["jwks_uri"] == f"{ISSUER}/.well-known/jwks.json"
-    assert found["grant_types_supported"] == [oauth.JWT_BEARER, oauth.TOKEN_EXCHANGE]
+    assert found["grant_types_supported"] == [
+        oauth.JWT_BEARER,
+        "refresh_token",
+        oauth.TOKEN_EXCHANGE,
+    ]
     assert found["token_endpoint_auth_methods_supported"] == ["none"]

@@ -43,6 +43,14 @@ DETAILS = "profiles.coding.authorization_details"
         ("profiles.coding.token_ttl_seconds", 299, "profiles.coding.token_ttl_seconds: must be"),
         ("profiles.coding.launch", "often", "profiles.coding.launch: must be one of reusable"),
         ("profiles.coding.colour", "red", "profiles.coding.colour: unknown field"),
+        ("profiles.coding.source", "here", "profiles.coding.source: must be any, first, or a list"),
+        ("profiles.coding.source", [], "profiles.coding.source: must be any, first, or a list"),
+        ("profiles.coding.source", ["10.0.0.0/8"] * 9, "profiles.coding.source: must be any"),
+        ("profiles.coding.source", ["::1/64"], "profiles.coding.source[0]: must be a network"),
+        ("profiles.coding.source", ["::/0", 7], "profiles.coding.source[1]: must be a network"),
+        ("profiles.coding.on_clone", "forgive", "profiles.coding.on_clone: must be one of"),
+        ("profiles.coding.heartbeat_seconds", 9, "profiles.coding.heartbeat_seconds: must be an"),
+        ("profiles.coding.max_depth", 4, "profiles.coding.max_depth: must be an integer"),
         (DETAILS, ..., f"{DETAILS}: is missing"),
         (DETAILS, [], f"{DETAILS}: must be a list"),
         (DETAILS, [{"type": "llm_inference"}], f"{DETAILS}[0].endpoints: is missing"),
@@ -151,11 +159,15 @@ def test_the_exported_policy_applies_unchanged(desk: Desk) -> None:
     }
     whole = changed("tenants.acme", {"profiles": ["coding"], "time_zone": "Asia/Tokyo", **limits})
     whole["profiles"]["coding"] |= {**limits, "drain_seconds": 3}
+    life = {"source": ["10.0.0.0/8", "2001:db8::/32"], "heartbeat_seconds": 60, "max_depth": 1}
+    whole["profiles"]["sealed"] |= life
     desk.apply(yaml.safe_dump(whole))
     with db.read(desk.engine) as conn:
         document: Any = policy_store.export(conn)
     assert document["tenants"]["acme"] == whole["tenants"]["acme"]
-    assert document["profiles"]["coding"] == whole["profiles"]["coding"] | {"launch": "reusable"}
+    usual = {"launch": "reusable", "source": "any", "on_clone": "quarantine", "max_depth": 3}
+    assert document["profiles"]["coding"] == whole["profiles"]["coding"] | usual
+    assert document["profiles"]["sealed"].items() >= life.items()
     assert document["tenants"]["globex"]["time_zone"] == "UTC"
     summary = desk.apply(db.to_json(document))
     assert (summary.created, summary.updated) == ([], [])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from daypass_broker import handout, revocation, sandbox, schema
+from daypass_broker import account, handout, revocation, sandbox, schema
 from daypass_broker.credential import Principal
 from daypass_broker.fields import FieldError
 from daypass_broker.keys import Purpose
@@ -245,6 +245,18 @@ def test_a_view_shows_the_account_and_no_credential(desk: Desk) -> None:
     with desk.acting() as act:
         shown = handout.view(sandbox.get(act.conn, ADMIN, row.id), act.second)
     assert (shown["remaining_usd"], shown["overdraft_usd"]) == ("0.00", "1.00")
+
+
+@pytest.mark.unbooked
+def test_what_is_set_aside_does_not_remain(desk: Desk) -> None:
+    """What is left of slices is promised to others; what is used of them is counted once."""
+    row = make(desk)
+    amounts = {"spent_nano": 10**9, "lent_nano": 2 * 10**9, "lent_used_nano": 5 * 10**8}
+    desk.change(schema.account, f"sandbox:{row.id}", **amounts)
+    with desk.acting() as act:
+        shown = handout.view(sandbox.get(act.conn, ADMIN, row.id), act.second)
+        (budget, *_) = account.states(act.conn, f"sandbox:{row.id}").values()
+    assert shown["remaining_usd"] == budget["left"] == "2.50"
 
 
 def test_an_active_sandbox_past_its_deadline_is_expired(desk: Desk) -> None:

@@ -109,7 +109,7 @@ def test_the_program_upgrades_and_says_where_it_is(
     assert not (tmp_path / "new.db").exists()
     assert main(["upgrade", "--database-url", url]) == 0
     assert main(["current", "--database-url", url]) == 0
-    assert capsys.readouterr().out.split() == ["none", "0002", "0002"]
+    assert capsys.readouterr().out.split() == ["none", "0003", "0003"]
 
 
 def test_the_program_fails_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

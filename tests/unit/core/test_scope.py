@@ -21,6 +21,8 @@ from tests.support import make_scope
 words = st.text("ab-", min_size=1, max_size=4)
 patterns = st.one_of(words, words.map(lambda word: f"{word}*"), st.just("*"))
 
+DOMAINS = ("a.test", "b.test", "x.a.test", "ya.test", "b.test.a.test")
+
 
 def several(items: st.SearchStrategy[str], least: int = 1) -> st.SearchStrategy[tuple[str, ...]]:
     """Lists of different strings."""
@@ -33,7 +35,7 @@ details = st.builds(
     endpoints=several(st.sampled_from(ENDPOINTS["anthropic"])),
     models=several(patterns),
     features=several(st.sampled_from(("web_search", "code")), least=0),
-    allowed_domains=several(st.sampled_from(("a.test", "b.test")), least=0),
+    allowed_domains=several(st.sampled_from(DOMAINS), least=0),
     max_output_tokens=st.one_of(st.none(), st.integers(1, 3)),
 )
 scopes = details.map(lambda detail: Scope((detail,)))
@@ -43,6 +45,11 @@ scopes = details.map(lambda detail: Scope((detail,)))
 def test_round_trip(scope: Scope) -> None:
     """A scope survives the way to the wire and back unchanged."""
     assert parse_scope(scope_to_wire(scope)) == scope
+
+
+def reaches(detail: Detail, host: str) -> bool:
+    """Whether a host is one of the allowed domains or below one, as the proxy judges."""
+    return any(host == domain or host.endswith(f".{domain}") for domain in detail.allowed_domains)
 
 
 @given(parent=scopes, child=scopes, model=words)
@@ -59,7 +66,8 @@ def test_narrow_never_widens(parent: Scope, child: Scope, model: str) -> None:
         assert not inner.allows_endpoint(endpoint) or outer.allows_endpoint(endpoint)
     assert not inner.allows_model(model) or outer.allows_model(model)
     assert set(inner.features) <= set(outer.features)
-    assert set(inner.allowed_domains) <= set(outer.allowed_domains)
+    for host in DOMAINS:
+        assert not reaches(inner, host) or reaches(outer, host)
     if outer.max_output_tokens is not None:
         assert inner.max_output_tokens is not None
         assert inner.max_output_tokens <= outer.max_output_tokens
@@ -115,6 +123,12 @@ def test_models(pattern: str, model: str, allowed: bool) -> None:
         ({"endpoints": ("messages",)}, {"endpoints": ("messages", "models")}, "endpoints[1]"),
         ({}, {"features": ("web_search",)}, "features[0]"),
         ({}, {"allowed_domains": ("a.test",)}, "allowed_domains[0]"),
+        (
+            {"allowed_domains": ("x.a.test",)},
+            {"allowed_domains": ("a.test",)},
+            "allowed_domains[0]",
+        ),
+        ({"allowed_domains": ("a.test",)}, {"allowed_domains": ("xa.test",)}, "allowed_domains[0]"),
         ({"max_output_tokens": 10}, {"max_output_tokens": 11}, "max_output_tokens"),
         ({"max_output_tokens": 10}, {}, "max_output_tokens"),
     ],
@@ -146,7 +160,10 @@ WIRE: dict[str, Any] = scope_to_wire(make_scope())[0]
         ([1], "authorization_details[0]"),
         ([{**WIRE, "type": "other"}], "authorization_details[0].type"),
         ([{**WIRE, "limits": {}}], "authorization_details[0].limits"),
-        ([{**WIRE, "provider": "other"}], "authorization_details[0].provider"),
+        ([{**WIRE, "provider": "Other"}], "authorization_details[0].provider"),
+        ([{**WIRE, "provider": "v1"}], "authorization_details[0].provider"),
+        ([{**WIRE, "provider": "a" * 33}], "authorization_details[0].provider"),
+        ([{**WIRE, "provider": "other"}], "authorization_details[0].endpoints[0]"),
         ([{**WIRE, "provider": ["anthropic"]}], "authorization_details[0].provider"),
         ([{**WIRE, "endpoints": ["files"]}], "authorization_details[0].endpoints[0]"),
         ([{**WIRE, "endpoints": [["messages"]]}], "authorization_details[0].endpoints[0]"),

@@ -15,9 +15,9 @@ from daypass_core.vault import (
     VaultError,
     VaultMissing,
     VaultRefused,
-    VaultSettings,
     VaultUnavailable,
 )
+from daypass_core.vault_settings import VaultSettings
 
 GOOD = {"data": {"data": {"api_key": "sk-good"}}}
 

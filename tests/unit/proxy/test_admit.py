@@ -60,6 +60,19 @@ async def test_admitted() -> None:
     assert ledger.open_rows == 0
 
 
+async def test_a_bought_token_pays_from_its_own_account() -> None:
+    """B06: the calls of a child are held in the account of its grant, not in the sandbox's."""
+    ledger = FakeLedger(**{ACCOUNT: 10**12, "grant:grt_leaf": 0})
+    claims = make_claims(grants=("grt_root", "grt_leaf"))
+    refusal = await refused(Proxy(ledger=ledger), claims=claims)
+    assert refusal.problem.code is Code.BUDGET_EXHAUSTED
+    ledger.ceilings["grant:grt_leaf"] = 10**12
+    async with admit(make_call(), claims, "req_1", Proxy(ledger=ledger).services):
+        (reservation,) = ledger.reservations
+    assert (reservation.account, reservation.grant_id) == ("grant:grt_leaf", "grt_leaf")
+    assert reservation.sandbox == SANDBOX
+
+
 async def test_unpriced_model() -> None:
     """A model without a price is refused with the line that would price it, before any hold."""
     ledger = FakeLedger()

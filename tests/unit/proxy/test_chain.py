@@ -214,6 +214,8 @@ ceilings = st.none() | st.integers(0, 20)
             "concurrency_limit": ceilings,
             "spent_nano": amounts,
             "reserved_nano": amounts,
+            "lent_nano": st.integers(6, 12),
+            "lent_used_nano": st.integers(0, 6),
             "tokens_spent": amounts,
             "tokens_reserved": amounts,
             "day_spent_nano": amounts,

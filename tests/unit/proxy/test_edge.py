@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from daypass_core.problem import Code, refuse
-from daypass_proxy import edge
-from daypass_proxy.edge import Application, find_route, respond
+from daypass_proxy import routes
+from daypass_proxy.edge import Application, respond
 from daypass_proxy.exchange import ClientGone, Exchange
+from daypass_proxy.routes import ROUTES, find_route
 from daypass_proxy.services import Services
 from tests.fakes.asgi import Wire, make_exchange, scope
 from tests.fakes.proxy import KEY, Proxy
@@ -54,7 +55,6 @@ async def ask(method: str, path: bytes, *headers: tuple[bytes, bytes], **options
         b"/v1/models/%2e%2e",
         b"/v1/models/a?x",
         b"/v1/oauth/token/",
-        b"/v1/chat/completions",
         b"/admin",
         b"/metrics",
     ],
@@ -78,7 +78,7 @@ async def test_doubled_prefix_is_explained(path: bytes) -> None:
 
 async def test_missing_prefix_is_explained() -> None:
     """B46: a client that leaves /v1 to the base URL is told so."""
-    wire = await ask("POST", b"/messages")
+    wire = await ask("POST", b"/models")
     assert wire.status == 404
     assert "https://proxy.test/v1" in wire.json["error"]["message"]
 
@@ -142,8 +142,7 @@ async def test_self_through_the_table() -> None:
 
 def replace_hello(monkeypatch: pytest.MonkeyPatch, handler: Any) -> None:
     """Put another handler behind GET /api/hello."""
-    routes = {**edge.ROUTES, b"/api/hello": {"GET": handler}}
-    monkeypatch.setattr(edge, "ROUTES", routes)
+    monkeypatch.setattr(routes, "ROUTES", {**ROUTES, b"/api/hello": {"GET": handler}})
 
 
 async def test_unexpected_errors_tell_nothing(
@@ -199,10 +198,16 @@ async def test_odd_paths_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_routes_are_a_closed_table() -> None:
     """Every path that leads upstream is in this list."""
-    assert set(edge.ROUTES) == {
+    assert set(ROUTES) == {
         b"/v1/messages",
+        b"/messages",
         b"/v1/messages/count_tokens",
         b"/v1/models",
+        b"/openai/v1/chat/completions",
+        b"/openai/v1/responses",
+        b"/openai/v1/embeddings",
+        b"/openai/v1/models",
+        b"/v1/infer",
         b"/v1/self",
         b"/v1/oauth/token",
         b"/api/hello",

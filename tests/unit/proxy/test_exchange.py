@@ -26,6 +26,26 @@ def test_a_header_sent_twice_is_refused() -> None:
     assert caught.value.problem.status == 400
 
 
+@pytest.mark.parametrize(
+    ("scheme", "host", "origin"),
+    [
+        ("http", b"127.0.0.1:8700", "http://127.0.0.1:8700"),
+        ("http", b"[::1]:8700", "http://[::1]:8700"),
+        ("http", b"localhost", "http://localhost"),
+        ("https", b"localhost:8700", "https://localhost:8700"),
+        ("http", b"proxy.test", "https://proxy.test"),
+        ("http", b"localhost.test:80", "https://localhost.test:80"),
+    ],
+)
+def test_where_the_client_is(scheme: str, host: bytes, origin: str) -> None:
+    """Plain HTTP is for loopback; from elsewhere it came through a proxy with the certificate."""
+    asgi = scope("GET", b"/v1/self", headers=[(b"host", host)]) | {"scheme": scheme}
+    wire = Wire([])
+    exchange = Exchange(asgi, wire.receive, wire.send, request_id="req_1", started=0.0)
+    assert exchange.origin == origin
+    assert exchange.within(b"", (b"content-type", b"a/b"), wire.send).origin == origin
+
+
 def test_peer() -> None:
     """The peer is the address of the connection, or the word unix."""
     assert make_exchange()[0].peer == "10.0.0.7"

@@ -112,7 +112,7 @@ async def test_a_slow_sender_takes_no_place_at_the_token_endpoint() -> None:
 def keyring(vault: FakeVault, clock: FakeClock) -> Keyring:
     """A keyring over `vault` for every tenant."""
     references = {"*": parse_reference("vault://secret/llm/{tenant}#api_key")}
-    return Keyring(references, env_secrets={}, vault=vault, clock=clock)
+    return Keyring({"anthropic": references}, env_secrets={}, vault=vault, clock=clock)
 
 
 async def test_who_hangs_up_does_not_stop_the_first_read() -> None:

@@ -12,11 +12,11 @@ from daypass_core.verify import unverified_key_id
 from daypass_proxy import me, token, upstream
 from daypass_proxy.authenticate import pick_credential
 from daypass_proxy.body.strict import check_media, parse
-from daypass_proxy.edge import _hint, find_route
 from daypass_proxy.guard_head import check_head
 from daypass_proxy.meter import StreamMeter
 from daypass_proxy.providers.anthropic import headers_up
 from daypass_proxy.providers.anthropic_body import BodyCheck
+from daypass_proxy.routes import find_route, hint
 from tests.fakes.anthropic import PLAIN, detail, user
 from tests.fakes.asgi import make_exchange
 
@@ -72,7 +72,7 @@ def header_checks(text: bytes) -> dict[str, Callable[[], object]]:
         "media": lambda: check_media(asked.head),
         "media of a token request": lambda: token._media(asked),
         "route": lambda: find_route(b"/v1/models/" + text),
-        "hint": lambda: _hint(asked),
+        "hint": lambda: hint(asked),
         "query": lambda: me._page(asked),
         "beta and connection": lambda: headers_up(
             ((b"connection", text), (b"anthropic-beta", text), (b"x-app", text))

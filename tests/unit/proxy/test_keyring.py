@@ -31,7 +31,11 @@ def keyring(vault: FakeVault, clock: FakeClock, **references: str) -> Keyring:
     """Return a keyring over `vault`; `others` stands for "*"."""
     named = references or {"acme": PATH}
     return Keyring(
-        {("*" if k == "others" else k): parse_reference(v) for k, v in named.items()},
+        {
+            "anthropic": {
+                ("*" if k == "others" else k): parse_reference(v) for k, v in named.items()
+            }
+        },
         env_secrets={"REAL": Secret(KEY)},
         vault=vault,
         clock=clock,
@@ -88,7 +92,7 @@ async def test_no_reference(tenant: str) -> None:
     with pytest.raises(KeyUnavailable) as caught:
         await ring.header_for(tenant, PROVIDER)
     assert caught.value.problem.code is Code.KEY_UNAVAILABLE
-    assert not ring.leaks(tenant, KEY.encode())
+    assert not ring.leaks(tenant, "anthropic", KEY.encode())
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ async def test_refreshed_every_minute() -> None:
         wake.clear()
 
     ring = Keyring(
-        {"acme": parse_reference(PATH)},
+        {"anthropic": {"acme": parse_reference(PATH)}},
         env_secrets={},
         vault=vault,
         clock=FakeClock(),
@@ -250,10 +254,10 @@ async def test_leak_is_found(form: bytes) -> None:
     """Row 15: the key is found plain, half, in base64 at any alignment, quoted and in hex."""
     ring = keyring(FakeVault(acme=KEY, globex=NEWER), FakeClock())
     await ring.read_all()
-    assert not ring.leaks("acme", form), "unknown before it was ever read"
+    assert not ring.leaks("acme", "anthropic", form), "unknown before it was ever read"
     assert await value(ring) == KEY
-    assert ring.leaks("acme", b"error: " + form + b" rejected")
-    assert not ring.leaks("acme", b"error: x-api-key sk-ant-... rejected")
+    assert ring.leaks("acme", "anthropic", b"error: " + form + b" rejected")
+    assert not ring.leaks("acme", "anthropic", b"error: x-api-key sk-ant-... rejected")
 
 
 async def test_leak_of_the_previous_key() -> None:
@@ -263,8 +267,8 @@ async def test_leak_of_the_previous_key() -> None:
     await value(ring)
     vault.secrets["acme"] = NEWER
     await ring.read_all()
-    assert ring.leaks("acme", NEWER.encode())
-    assert ring.leaks("acme", KEY.encode())
+    assert ring.leaks("acme", "anthropic", NEWER.encode())
+    assert ring.leaks("acme", "anthropic", KEY.encode())
 
 
 async def test_nothing_of_a_key_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,7 @@
 """The queue, and what is remembered beside it: turns, refusals, the parents of accounts."""
 
+import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -102,6 +104,39 @@ def test_a_closed_queue_takes_nothing_new_and_gives_what_it_has() -> None:
     assert taken(queue, 1) == bills
     assert len(taken(queue, 9)) == 1
     assert queue.take(9, 0.0) is None
+
+
+def test_who_waits_is_woken_by_each_first_operation() -> None:
+    """No operation waits until the writer's patience ends, however the two threads meet."""
+    queue, taken = Queue(), threading.Semaphore(0)
+
+    def writer() -> None:
+        while (batch := queue.take(2, 60.0)) is not None:
+            for _ in batch.operations:
+                taken.release()
+
+    thread = threading.Thread(target=writer, daemon=True)
+    thread.start()
+    for turn in range(500):
+        for _ in range(turn % 4):
+            queue.put(Read("a"))
+        assert all(taken.acquire(timeout=10.0) for _ in range(turn % 4)), f"not woken in {turn}"
+    queue.close()
+    thread.join(10.0)
+    assert not thread.is_alive()
+
+
+def test_nobody_is_woken_for_what_was_taken() -> None:
+    """After a batch the writer waits, also when more than one operation had called for it."""
+    queue = Queue()
+    queue.put(Read("a"))
+    queue.put(Read("a"))
+    assert len(taken(queue, 10)) == 2
+    began = time.monotonic()
+    batch = queue.take(10, 0.05)
+    assert batch is not None
+    assert not batch
+    assert time.monotonic() - began >= 0.05
 
 
 def test_incidents_kept_in_memory_are_bounded() -> None:

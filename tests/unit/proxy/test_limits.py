@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from daypass_core.problem import Code, Problem
 from daypass_proxy.ledger import LedgerRefused, Limit, LimitState
@@ -82,6 +83,16 @@ def test_held() -> None:
         " 4.00 USD are held, 0.00 of 5.00 USD are left"
     )
     assert said(LedgerRefused("held", limit, USD, 60_000))[1][b"retry-after"] == b"5"
+
+
+def test_held_for_who_bought_it() -> None:
+    """B49: where a part is set aside for delegated tokens, it is said: it is back when they end."""
+    limit = replace(state(Limit.BUDGET, 5 * USD, USD, 4 * USD), set_aside=3 * USD)
+    assert said(LedgerRefused("held", limit, USD))[2].startswith(
+        "what is left of the sandbox budget is held by calls in flight and delegated tokens; 4.00"
+    )
+    bought = replace(limit, account="grant:grt_1", used=5 * USD, held=0)
+    assert said(LedgerRefused("exhausted", bought, USD))[2].startswith("grant budget used up; ")
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,17 @@ from tests.support import SANDBOX, access_token, make_claims, make_scope
 ACCOUNT = f"sandbox:{SANDBOX}"
 
 
-async def get(handler: Any, proxy: Proxy, path: bytes, query: bytes = b"", **scope: Any) -> Wire:
-    """Call one handler with a good token of the given scope."""
-    token = access_token(KEY, make_claims(scope=make_scope(**scope)))
+async def get(
+    handler: Any,
+    proxy: Proxy,
+    path: bytes,
+    query: bytes = b"",
+    *,
+    grants: tuple[str, ...] = ("grt_root",),
+    **scope: Any,
+) -> Wire:
+    """Call one handler with a good token of the given scope and grants."""
+    token = access_token(KEY, make_claims(scope=make_scope(**scope), grants=grants))
     headers = [(b"authorization", f"Bearer {token}".encode())]
     exchange, wire = make_exchange("GET", path, query, headers)
     await handler(exchange, proxy.services)
@@ -40,9 +48,43 @@ async def test_self() -> None:
         "budget_usd": "5.00",
         "spent_usd": "1.2345",
         "reserved_usd": "0.00",
+        "set_aside_usd": "0.00",
         "remaining_usd": "3.7655",
     }
     assert wire.json["limits"]["budget_usd"]["left"] == "3.7655"
+    assert wire.json["grants"] == ["grt_root"]
+
+
+async def test_self_of_a_token_that_was_bought() -> None:
+    """Its own account is told, and the least that is left for it under those above."""
+    proxy, mine = Proxy(), "grant:grt_leaf"
+    proxy.ledger.ceilings[mine] = 5_000_000_000
+    proxy.ledger.limits = (
+        LimitState(Limit.TOKENS, mine, 900, 100, 0),
+        LimitState(Limit.BUDGET, ACCOUNT, 9_000_000_000, 1_000_000_000, 6_500_000_000),
+        LimitState(Limit.RPM, "tenant:acme", 9, 1, 0, 1_796_083_200_000),
+    )
+    wire = await get(me.describe_self, proxy, b"/v1/self", grants=("grt_root", "grt_leaf"))
+    assert wire.json["grants"] == ["grt_root", "grt_leaf"]
+    assert list(wire.json["limits"]) == ["budget_usd", "token_budget"]
+    assert wire.json["budget"]["remaining_usd"] == "5.00"
+    assert wire.json["remaining"] == {
+        "usd": "1.50",
+        "tokens": 800,
+        "requests": 8,
+        "resets_at": "2026-12-01T00:00:00Z",
+    }
+
+
+async def test_self_tells_what_was_sold() -> None:
+    """What is left of the slices that were bought from the account is told apart."""
+    proxy = Proxy()
+    proxy.ledger.limits = (
+        LimitState(Limit.BUDGET, ACCOUNT, 9_000_000_000, 10**9, 3 * 10**9, set_aside=2 * 10**9),
+    )
+    wire = await get(me.describe_self, proxy, b"/v1/self")
+    assert wire.json["budget"]["set_aside_usd"] == "2.00"
+    assert wire.json["budget"]["remaining_usd"] == "5.00"
 
 
 async def test_self_tells_every_limit() -> None:
@@ -66,6 +108,8 @@ async def test_self_tells_every_limit() -> None:
     }
     assert wire.json["budget"]["budget_usd"] is None
     assert wire.json["budget"]["remaining_usd"] is None
+    assert wire.json["remaining"]["usd"] == "0.000000008"
+    assert wire.json["remaining"]["tokens"] is None
 
 
 async def test_model_under_another_name() -> None:

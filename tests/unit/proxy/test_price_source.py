@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from daypass_core.scope import Detail
 from daypass_proxy.ledger import Usage
-from daypass_proxy.price import PriceTable
-from tests.fakes.prices import find, tariff
+from daypass_proxy.price import PriceTable, Tariff
+from tests.fakes.prices import NOW, find, tariff
 
 TOOL = Path(__file__).parents[3] / "proxy" / "tools" / "make_prices.py"
 SHIPPED = json.loads(resources.files("daypass_proxy").joinpath("prices.json").read_bytes())
@@ -174,3 +175,109 @@ def test_models_that_think_unasked() -> None:
     }
     assert not find(TABLE, "claude-sonnet-4-5-20250929").thinks_unasked
     assert find(TABLE, "claude-opus-5-5").thinks_unasked
+
+
+# -- OpenAI
+
+OPENAI = {entry["model"]: entry for entry in SHIPPED["providers"]["openai"]}
+(OPENAI_SOURCE,) = (provider for provider in providers if provider.id == "openai")
+TIERS = ("standard", "flex", "priority", "fast")
+OPENAI_CASES = [
+    (name, tier)
+    for name, entry in OPENAI.items()
+    for tier in TIERS
+    if tier == "standard" or tier in entry.get("service_tiers", {})
+]
+
+
+def openai_source_cost(model: str, usage: Usage, tier: str) -> int:
+    """What genai-prices says, in nano-dollars; its input figure includes the cache."""
+    written, read = usage.cache_creation_input_tokens or 0, usage.cache_read_input_tokens or 0
+    calculation = genai_prices.calc_price(
+        genai_prices.Usage(
+            input_tokens=(usage.input_tokens or 0) + written + read,
+            output_tokens=usage.output_tokens or 0,
+            cache_write_tokens=written,
+            cache_read_tokens=read,
+            web_searches=usage.web_search_requests or 0,
+        ),
+        model_ref=model,
+        provider_id="openai",
+        genai_request_timestamp=DAY,
+        price_context={} if tier == "standard" else {"service_tier": tier},
+    )
+    return int((calculation.total_price * 10**9).to_integral_value(ROUND_HALF_UP))
+
+
+def openai_usages(model: str, tier: str) -> st.SearchStrategy[Usage]:
+    """Usages about the thresholds, with every kind of token that the source prices."""
+    entry = OPENAI[model]
+    size = st.integers(0, 1_200_000) | st.integers(0, 9)
+    for each in entry.get("tiers", []):
+        edge = each["above_input_tokens"]
+        size |= st.integers(edge - 3, edge + 3)
+    derived = entry.get("derived", [])
+    none = st.just(0)
+    cached = none if "cache_read" in derived else st.integers(0, 400_000)
+    written = none if "cache_write" in derived else st.integers(0, 400_000)
+    out = none if model.startswith("text-embedding") else st.integers(0, 300_000)
+    searches = st.integers(0, 100) if "web_search" in entry else none
+
+    def usage(size: int, out: int, written: int, read: int, searches: int) -> Usage:
+        plain = max(size - written - read, 0)
+        return Usage(plain, out, written, None, read, None, searches, service_tier=tier)
+
+    return st.builds(usage, size, out, written, cached, searches)
+
+
+@pytest.mark.parametrize(("model", "tier"), OPENAI_CASES)
+@given(data=st.data())
+@settings(max_examples=8, deadline=None)
+def test_openai_agrees_with_its_source_to_the_nano_dollar(
+    model: str, tier: str, data: st.DataObject
+) -> None:
+    """Every shipped model costs what genai-prices says, in every tier and on both sides of it."""
+    usage = data.draw(openai_usages(model, tier))
+    price = TABLE.find("openai", model, NOW)
+    assert price is not None
+    nano, estimated = Tariff(price, TABLE.at("openai", NOW)).cost(usage)
+    assert nano == openai_source_cost(model, usage, tier)
+    assert not estimated
+
+
+def test_openai_cases_cover_what_the_source_has() -> None:
+    """All tiers, thresholds, writes to the cache and searches are among the cases."""
+    assert {tier for _, tier in OPENAI_CASES} == set(TIERS)
+    for name in ("tiers", "web_search", "service_tiers"):
+        assert any(name in entry for entry in OPENAI.values())
+    assert any("cache_write" not in entry["derived"] for entry in OPENAI.values())
+
+
+def test_what_is_no_text_has_no_price() -> None:
+    """Models that hear, speak, draw or search for every request are refused: no usage tells it."""
+    unpriced = (
+        *("gpt-4o-audio-preview", "gpt-audio", "gpt-realtime", "whisper-1", "tts-1"),
+        *("gpt-image-1", "gpt-4o-search-preview", "gpt-4o-mini-search-preview"),
+        *("gpt-5-search-api", "o3-deep-research", "omni-moderation-latest"),
+    )
+    assert [name for name in unpriced if TABLE.find("openai", name, NOW) is not None] == []
+    assert [name for name in OPENAI if "search" in name or "audio" in name] == []
+
+
+def test_what_costs_the_same_is_not_the_same() -> None:
+    """B40: a scope that names one model is not widened to others that the source lists with it."""
+    named = TABLE.names(Detail("openai", ("chat_completions",), ("gpt-5.1", "gpt-4o"))).models
+    assert set(named) == {
+        *("gpt-5.1", "gpt-5.1-2025-11-13", "gpt-5.1-20*"),
+        *("gpt-4o", "gpt-4o-2024-08-06", "gpt-4o-2024-11-20", "gpt-4o-20*"),
+    }
+    dated = TABLE.names(Detail("openai", ("chat_completions",), ("o3-2025-04-16",))).models
+    assert dated == ("o3-2025-04-16", "o3")
+
+
+def test_openai_models_that_reason_unasked() -> None:
+    """All but the families known not to count as models that do."""
+    for name in ("gpt-4o", "gpt-4.1-mini", "gpt-3.5-turbo", "text-embedding-3-small"):
+        assert OPENAI[name]["thinks_unasked"] is False
+    for name in ("o3", "gpt-5", "gpt-6-sol", "codex-mini", "gpt-oss-20b"):
+        assert "thinks_unasked" not in OPENAI[name]

@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 
 from daypass_core.problem import Code
-from daypass_proxy.edge import ROUTES
 from daypass_proxy.gauges import watch
 from daypass_proxy.loop_lag import LoopLag
+from daypass_proxy.routes import ROUTES
 from daypass_proxy.scrape import Scrape
 from daypass_proxy.services import Services
 from tests.fakes.proxy import Proxy
@@ -19,6 +19,7 @@ class Parts:
 
     version, age = 7, 0.25
     reads = {"ok": 3, "failed": 1}
+    uses: dict[tuple[str, str], Any] = {}
 
 
 def services() -> Services:

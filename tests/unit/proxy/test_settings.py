@@ -7,7 +7,8 @@ import pytest
 from daypass_core.secret import Secret
 from daypass_core.settings import SettingsError
 from daypass_proxy import postgres
-from daypass_proxy.settings import Settings, load, parse_keys, shared
+from daypass_proxy.key_references import parse_keys, shared
+from daypass_proxy.settings import Settings, load
 
 GOOD = {
     "DAYPASS_ISSUER": "http://broker.test",
@@ -193,6 +194,16 @@ def test_upstream_url_forms(given: str, kept: str) -> None:
 def test_upstream_url_refused(url: str) -> None:
     """An upstream URL that could be read two ways is refused."""
     assert "DAYPASS_ANTHROPIC_URL" in problems(DAYPASS_ANTHROPIC_URL=url)
+
+
+@pytest.mark.parametrize("name", ["DAYPASS_ANTHROPIC_URL", "DAYPASS_OPENAI_URL"])
+@pytest.mark.parametrize("url", ["http://api.example.com", "http://93.184.216.34/v1"])
+def test_keys_do_not_pass_in_the_clear(name: str, url: str) -> None:
+    """Plain http is for the inside alone: a name leads there with the switch for it."""
+    assert "in the clear" in problems(**{name: url})
+    assert read(**{name: url, "DAYPASS_UPSTREAM_PRIVATE": "1"}).upstream_private
+    for inside in ("http://localhost:1", "http://10.0.0.5", "http://[::1]:1", "http://169.254.1.1"):
+        assert read(**{name: inside}).origin("anthropic")
 
 
 @pytest.mark.parametrize(

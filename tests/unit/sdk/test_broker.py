@@ -94,6 +94,8 @@ def test_every_other_act_is_one_call(admin: AdminServer, broker: Broker) -> None
     broker.create_credential("orchestrator", "ci")
     broker.credentials()
     broker.revoke_credential("crd_a")
+    broker.keys(purpose="launch")
+    broker.rotate_keys(now=True)
     assert admin.calls == [
         "GET /v1/sandboxes/a%2F..%2Fb%3Fc",
         "POST /v1/sandboxes/sbx_a/restore",
@@ -108,10 +110,13 @@ def test_every_other_act_is_one_call(admin: AdminServer, broker: Broker) -> None
         "POST /v1/credentials",
         "GET /v1/credentials",
         "DELETE /v1/credentials/crd_a",
+        "GET /v1/keys?purpose=launch",
+        "POST /v1/keys/rotate",
     ]
     assert admin.asked[3].json() == {"budget_usd": "2.00", "concurrency": None}
     assert admin.asked[4].json() == {"scope": "sandbox", "ident": "sbx_a", "reason": "stolen"}
     assert admin.asked[5].json() == {"scope": "global"}
+    assert admin.asked[14].json() == {"purpose": "access", "now": True}
     assert admin.asked[10].json() == {"role": "orchestrator", "orchestrator": "ci"}
 
 

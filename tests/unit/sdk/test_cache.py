@@ -32,7 +32,10 @@ def test_an_early_renewal_does_not_wait_for_another_process(
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"null", b'{"version": 2}', b'{"version": 1, "access_token": 7}', b"\xff"],
+    [
+        *(b"", b"{", b"[]", b"null", b"\xff"),
+        *(b'{"version": "2.0"}', b'{"version": "1.0", "access_token": 7}'),
+    ],
 )
 def test_a_torn_cache_is_an_empty_cache(
     server: TokenServer, tmp_path: Path, content: bytes
@@ -50,7 +53,7 @@ def test_a_planted_cache_is_not_read(server: TokenServer, tmp_path: Path, plante
     """A file that others could have written, or a link to one, is not believed."""
     cache = tmp_path / "cache.json"
     content = {
-        "version": 1,
+        "version": "1.0",
         "access_token": "planted",
         "expires_at": 4e9,
         "lifetime": 600,
@@ -143,3 +146,15 @@ def test_another_port_of_the_forwarder_is_the_same_sandbox(
         assert second.cache_path == first.cache_path
         assert second.token() == "token-1"
         assert other.exchanges == 0
+
+
+def test_each_rule_has_tokens_of_its_own(server: TokenServer, tmp_path: Path) -> None:
+    """One assertion may serve several rules; our own credential has one, named or not."""
+    env = {"DAYPASS_CACHE_DIR": str(tmp_path / "d")}
+    own = {"ANTHROPIC_FEDERATION_RULE_ID": "fdrl_daypass_launch"}
+    rules = (None, "fdrl_a", "fdrl_b")
+    told = [TokenProvider(server.url, launch=LAUNCH, env=env, rule=rule).token() for rule in rules]
+    assert told == ["token-1", "token-2", "token-3"]
+    assert TokenProvider(server.url, launch=LAUNCH, env=env | own).token() == "token-1"
+    by_environment = env | {"ANTHROPIC_FEDERATION_RULE_ID": "fdrl_b"}
+    assert TokenProvider(server.url, launch=LAUNCH, env=by_environment).token() == "token-3"

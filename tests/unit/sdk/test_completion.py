@@ -24,7 +24,7 @@ def complete(*typed: str) -> set[str]:
     return set(done.stdout.split())
 
 
-ACTIONS = {"create", "list", "show", "limits", "end", "restore", "launch"}
+ACTIONS = {"create", "activate", "list", "show", "limits", "heartbeat", "end", "restore", "launch"}
 
 
 @pytest.mark.parametrize(

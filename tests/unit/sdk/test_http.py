@@ -181,6 +181,15 @@ def answer(status: int, body: object, **headers: str) -> Answer:
     return Answer(status, headers, body if isinstance(body, bytes) else json.dumps(body).encode())
 
 
+def test_https_to_a_plain_service_is_said() -> None:
+    """The usual mistake on loopback, in words instead of those of the TLS library."""
+    with recording() as (address, seen):
+        origin = Origin(f"https://{address}")
+        with pytest.raises(Unreachable, match="does not speak https; write http://"):
+            origin.call("GET", "/")
+    assert seen == []
+
+
 @pytest.mark.parametrize(
     ("given", "kind", "words"),
     [

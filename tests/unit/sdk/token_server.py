@@ -1,7 +1,8 @@
 """A token endpoint in this process: the broker's rules for one sandbox, and faults on demand.
 
 Serves a TCP port, or a Unix socket when given a path. `/v1/messages` answers whoever holds the
-newest token and 401 to everybody else, so that official clients can be driven against it.
+newest token and 401 to everybody else, so that official clients can be driven against it;
+`/v1/infer` too, unless one of `answers` is to be given.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import socketserver
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 LAUNCH = "launch-credential-1"
+ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
@@ -32,14 +35,21 @@ class TokenServer:
         self.ttl = 600.0
         self.single_use = False
         self.revoked = False
+        self.ready = True
+        self.clock_ahead = 0  # seconds, of the client's
         self.faults: list[tuple[int, dict[str, Any], dict[str, str]] | str] = []
         self.asked: list[dict[str, Any]] = []
         self.incidents: list[str] = []
+        self.own_details: list[dict[str, Any]] = []
         self.authorizations: list[str] = []
+        self.headers: dict[str, str] = {}  # of the last call, with names in lower case
+        self.prompts: list[dict[str, Any]] = []
+        self.answers: list[tuple[int, Any, dict[str, str]]] = []
         self.hold = threading.Event()
         self.hold.set()
         self.arrived = threading.Semaphore(0)
         self._issued = 0
+        self._bought = 0
         self._generation = 0
         self._lock = threading.Lock()
 
@@ -52,6 +62,17 @@ class TokenServer:
     def exchanges(self) -> int:
         """How many requests reached the token endpoint."""
         return len(self.asked)
+
+    def itself(self) -> dict[str, Any]:
+        """What the proxy tells about the newest token, as far as anybody here reads it."""
+        return {
+            "sandbox": "sbx_1",
+            "tenant": "acme",
+            "token_id": f"tok_{self._issued}",
+            "expires_at": int(time.time() + self.ttl) + self.clock_ahead,
+            "authorization_details": self.own_details,
+            "budget": {"remaining_usd": "4.50"},
+        }
 
     def exchange(self, body: dict[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]] | None:
         """Answer one exchange; None drops the connection."""
@@ -76,8 +97,13 @@ class TokenServer:
                 self.incidents.append("launch_reused")
                 return _refused("launch credential was used before")
             self._generation = 1
+        elif body.get("subject_token_type") == ACCESS_TOKEN:
+            self._bought += 1
+            child = f"child-{self._issued + self._bought}"
+            return 200, {"access_token": child, "token_type": "Bearer", "expires_in": 600}, {}
         else:
-            presented = int(body["subject_token"].removeprefix("generation-"))
+            named = "refresh_token" if body["grant_type"] == "refresh_token" else "subject_token"
+            presented = int(body[named].removeprefix("generation-"))
             if presented == self._generation:
                 self._generation += 1
             elif presented != self._generation - 1:
@@ -99,14 +125,22 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """`/v1/self`: whether the token presented is the newest and not revoked."""
+        """`/readyz`; `/v1/self`: whether the token presented is the newest and not revoked."""
+        if self.path == "/readyz":
+            found = {"status": "ready"} if self.state.ready else {"missing": ["ledger"]}
+            self._send(200 if self.state.ready else 503, found, {})
+            return
         given = self.headers.get("authorization", "")
         good = given == f"Bearer {self.state.newest}" and not self.state.revoked
-        self._send(200 if good else 401, {}, {})
+        self._send(200 if good else 401, self.state.itself() if good else {}, {})
 
     def do_POST(self) -> None:
-        """Answer the two paths there are."""
+        """Answer the three paths there are."""
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path == "/v1/infer":
+            self.state.prompts.append(body)
+            self._send(*self._infer())
+            return
         is_token = self.path == "/v1/oauth/token"
         answer = self.state.exchange(body) if is_token else self._message()
         if answer is None:
@@ -114,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._send(*answer)
 
-    def _send(self, status: int, found: dict[str, Any], headers: dict[str, str]) -> None:
+    def _send(self, status: int, found: Any, headers: dict[str, str]) -> None:
         data = json.dumps(found).encode()
         self.send_response(status)
         for name, value in {**headers, "content-type": "application/json"}.items():
@@ -123,9 +157,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def _infer(self) -> tuple[int, Any, dict[str, str]]:
+        status, found, headers = self._message()
+        if self.state.answers:
+            return self.state.answers.pop(0)
+        return status, {"completion": "pong"} if status == 200 else found, headers
+
     def _message(self) -> tuple[int, dict[str, Any], dict[str, str]]:
         given = self.headers.get("authorization", "")
         self.state.authorizations.append(given)
+        self.state.headers = {name.lower(): value for name, value in self.headers.items()}
         if given != f"Bearer {self.state.newest}":
             error = {"type": "authentication_error", "message": "token expired"}
             return 401, {"type": "error", "error": error}, {}

@@ -8,9 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 import daypass_migrations
-from daypass_broker import db, revocation, schema
-from daypass_broker.act import acting
-from daypass_broker.keys import KeyRing, KeyRingError, Purpose
+from daypass_broker import db, schema
+from daypass_broker.key_files import FileHalf, KeyFiles
+from daypass_broker.key_ring import KeyRing
+from daypass_broker.keys import KeyRingError, Purpose
 from daypass_core.ids import new_id
 from daypass_core.jwks import parse_jwks, thumbprint
 
@@ -27,7 +28,7 @@ def engine(tmp_path: Path) -> Iterator[sa.Engine]:
 
 def load(engine: sa.Engine, folder: Path) -> KeyRing:
     """Start a broker's key ring over `folder`."""
-    return KeyRing.load(engine, folder / "keys", new_id)
+    return KeyRing.load(engine, {"file": KeyFiles(folder / "keys")}, new_id)
 
 
 def files(folder: Path) -> list[Path]:
@@ -42,7 +43,8 @@ def test_first_start_makes_one_key_per_purpose(engine: sa.Engine, tmp_path: Path
     assert len(set(kids.values())) == 3
     for purpose, kid in kids.items():
         key = ring.active(purpose)
-        assert thumbprint(key.private.public_key()) == kid
+        assert isinstance(key.half, FileHalf)
+        assert thumbprint(key.half.private.public_key()) == kid
         assert list(ring.public(purpose)) == [kid]
     assert [path.name for path in files(tmp_path)] == sorted(
         f"{purpose}-{kid}.pem" for purpose, kid in kids.items()
@@ -140,7 +142,7 @@ def test_an_unusable_keys_directory_is_told(engine: sa.Engine, tmp_path: Path) -
     """A keys directory that cannot be made is one sentence naming it."""
     (tmp_path / "file").write_text("")
     with pytest.raises(KeyRingError, match="cannot use keys directory"):
-        KeyRing.load(engine, tmp_path / "file" / "keys", new_id)
+        KeyRing.load(engine, {"file": KeyFiles(tmp_path / "file" / "keys")}, new_id)
 
 
 def test_a_key_does_not_print_itself(engine: sa.Engine, tmp_path: Path) -> None:
@@ -148,23 +150,3 @@ def test_a_key_does_not_print_itself(engine: sa.Engine, tmp_path: Path) -> None:
     key = load(engine, tmp_path).active(Purpose.ACCESS)
     assert key.kid in repr(key)
     assert "private" not in repr(key)
-
-
-@pytest.mark.parametrize("purpose", list(Purpose))
-def test_a_revoked_key_is_replaced_at_the_start(
-    engine: sa.Engine, tmp_path: Path, purpose: Purpose
-) -> None:
-    """Revoked, the active key is retired and a new one made; the old one stays known and dead."""
-    before = load(engine, tmp_path)
-    old = before.active(purpose).kid
-    with acting(engine, "crd_admin", new_id, lock=revocation.lock_version) as act:
-        revocation.append(act, "kid", old, None, "stolen")
-    after = load(engine, tmp_path)
-    assert after.active(purpose).kid != old
-    assert set(after.public(purpose)) == {old, after.active(purpose).kid}
-    for other in set(Purpose) - {purpose}:
-        assert after.active(other).kid == before.active(other).kid
-    assert load(engine, tmp_path).active(purpose).kid == after.active(purpose).kid
-    with db.read(engine) as conn:
-        told = conn.execute(sa.select(schema.audit).where(schema.audit.c.tag == "key.retired"))
-        assert [row.subject for row in told] == [old]

@@ -1,0 +1,52 @@
+"""Tables of what happened: the audit trail, incidents, and answers given before."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from daypass_broker.schema.columns import integer, metadata, text, text_or_null
+
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column(
+        "seq",
+        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        primary_key=True,
+        autoincrement=True,
+    ),
+    integer("at"),
+    text("tag"),
+    text("actor"),
+    text_or_null("tenant"),
+    text_or_null("sandbox"),
+    text_or_null("subject"),
+    text("detail"),
+    text_or_null("request_id"),
+    text_or_null("prev_hash"),
+    text_or_null("hash"),
+    sa.Index(None, "sandbox", "seq"),
+    sa.Index(None, "tenant", "seq"),
+    sqlite_autoincrement=True,  # a sequence number is never given out twice
+)
+
+incident = sa.Table(
+    "incident",
+    metadata,
+    sa.Column("subject", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("minute", sa.BigInteger, primary_key=True, autoincrement=False),
+    integer("count"),
+    sa.Index(None, "minute"),
+)
+
+idempotency = sa.Table(
+    "idempotency",
+    metadata,
+    sa.Column("credential", sa.Text, primary_key=True),
+    sa.Column("key_hash", sa.Text, primary_key=True),
+    text("request_hash"),
+    text("sandboxes"),  # JSON list of sandbox ids, the answer is rebuilt from their rows
+    integer("created_at"),
+    sa.Index(None, "created_at"),
+)
