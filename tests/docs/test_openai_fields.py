@@ -16,8 +16,8 @@ pytestmark = pytest.mark.sdk
 
 SCRIPT = Path(__file__).parent / "openai_names.py"
 TOPS = {"chat": fields.CHAT, "responses": fields.RESPONSES, "embeddings": fields.EMBEDDINGS}
-# Of other servers than OpenAI's own.
-BEYOND = {"chat": {"best_of"}, "responses": set[str](), "embeddings": set[str]()}
+# Of other servers than OpenAI's own, and of other clients than this one (Codex).
+BEYOND = {"chat": {"best_of"}, "responses": {"client_metadata"}, "embeddings": set[str]()}
 
 
 @cache
