@@ -13,7 +13,8 @@ from daypass_core.log import configure
 from daypass_core.server import harden, run
 from daypass_core.settings import SettingsError
 from daypass_proxy import app
-from daypass_proxy.ledger.verify import Unreadable, verify
+from daypass_proxy.ledger.store import Unreadable
+from daypass_proxy.ledger.verify import verify
 from daypass_proxy.price import PriceError
 from daypass_proxy.reconcile import command as reconcile
 from daypass_proxy.settings import load, load_database_url

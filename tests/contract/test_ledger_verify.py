@@ -10,7 +10,8 @@ import pytest
 from daypass_core.settings import SettingsError
 from daypass_proxy import __main__ as main_module
 from daypass_proxy.ledger import Outcome, Usage
-from daypass_proxy.ledger.verify import SUMS, Unreadable, verify
+from daypass_proxy.ledger.store import Unreadable
+from daypass_proxy.ledger.verify import SUMS, verify
 from daypass_proxy.settings import load_database_url
 from tests.contract.ledgers import CENT, LEASE, Backend, bill, reservation
 from tests.fakes.clock import FakeClock

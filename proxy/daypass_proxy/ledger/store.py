@@ -113,6 +113,10 @@ class Changes:
     incidents: list[tuple[str, str, int, int]] = field(default_factory=list)
 
 
+class Unreadable(Exception):
+    """The database cannot be read, or is none of ours; the message says what was found."""
+
+
 class StoreFailed(Exception):
     """The store cannot be written now. `doubtful`: the commit itself failed, so it may have been.
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from daypass_proxy.ledger.store import Unreadable
+
 SUMS: Final = (
     "spent_nano",
     "reserved_nano",
@@ -39,10 +41,6 @@ _SQLITE = "sqlite:///"
 
 Snapshot = tuple[Iterable[tuple[Any, ...]], Iterable[tuple[Any, ...]]]
 """The rows of `_ACCOUNTS` and of `_ROWS`, as of one moment."""
-
-
-class Unreadable(Exception):
-    """The database cannot be read, or is none of ours; the message says what was found."""
 
 
 @dataclass(frozen=True, slots=True)

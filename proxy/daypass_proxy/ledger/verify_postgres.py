@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from daypass_proxy import postgres
-from daypass_proxy.ledger.verify import Unreadable
+from daypass_proxy.ledger.store import Unreadable
 
 _SESSION = "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"
 _LOCK_MS, _STATEMENT_MS = 5_000, 60_000
