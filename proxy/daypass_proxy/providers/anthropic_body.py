@@ -11,23 +11,18 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from daypass_core.problem import Code, Problem, Refusal, refuse
+from daypass_core.problem import Code, Problem, Refusal
 from daypass_core.scope import Detail
 from daypass_proxy.body.lookalikes import refuse_lookalikes
 from daypass_proxy.body.outline import Buffer
 from daypass_proxy.body.strict import parse
 from daypass_proxy.providers import Asked
 from daypass_proxy.providers import anthropic_fields as fields
-from daypass_proxy.providers.anthropic_reach import MAX_REACHED, domain_allowed, url_allowed
 from daypass_proxy.providers.anthropic_weight import Weight, compacts, max_uses, may_cache_an_hour
 from daypass_proxy.providers.places import Where, invalid, items, not_allowed, shown, words
+from daypass_proxy.providers.scope_check import MAX_MODELS, MAX_OUTPUT_TOKENS, ScopeCheck
 
-# No scope and no price says what a hundred million tokens would cost; no answer is so long.
-MAX_OUTPUT_TOKENS = 1_000_000
-MAX_MODELS = 64
-"""Each is priced and held; the API takes a handful. Nor may more fallbacks be listed."""
 _DATED = re.compile(r"(.{1,64}?)_[0-9]{8}")
-_MODEL = re.compile(r"[!-~]{1,256}")
 # Blocks that ask for nothing themselves.
 _PLAIN_BLOCKS = fields.BLOCKS - fields.COUNTED - fields.CHANGES
 _KNOWN_TOOL_KEYS = fields.TOOL_KEYS | fields.TOOL_OPTIONS
@@ -43,22 +38,19 @@ def check_body(body: Buffer, detail: Detail, *, max_tokens_needed: bool) -> Aske
 
 
 @dataclass(slots=True)
-class BodyCheck:
+class BodyCheck(ScopeCheck):
     """One pass over one body; afterwards it knows what the estimate needs."""
 
-    detail: Detail
-    models: list[str] = field(default_factory=list)
     max_output_tokens: int | None = None
     stream: bool = False
     weight: Weight = field(default_factory=Weight)
     writers: int = 0
-    reached: int = 0
 
     def run(self, body: dict[str, Any], *, max_tokens_needed: bool) -> None:
         """Check everything; raises Refusal (400) naming the field."""
         if not fields.KNOWN.issuperset(body):
             refuse_lookalikes(body, fields.KNOWN)
-        self._model(body.get("model"), ("model",))
+        self.model(body.get("model"), ("model",))
         self._structures(body)
         if not fields.ASIDE.isdisjoint(body):
             self._aside(body)
@@ -72,7 +64,7 @@ class BodyCheck:
         if "mcp_servers" in body:
             for index, server in enumerate(items(body["mcp_servers"], "mcp_servers")):
                 self.weight.add_endless_tool()
-                self._url(server.get("url"), ("mcp_servers", index, "url"))
+                self.url(server.get("url"), ("mcp_servers", index, "url"))
         system = body.get("system")
         if type(system) is not str:
             self._blocks(system, ("system",))
@@ -89,7 +81,7 @@ class BodyCheck:
             if (kind is dict or kind is list) and name not in fields.STRUCTURES:
                 if name in fields.SCALARS:
                     raise invalid(name, f"{name} must not be an object or a list")
-                self._need(name, (shown(name),))
+                self.need(name, (shown(name),))
                 self.weight.unseen = True
 
     def _aside(self, body: dict[str, Any]) -> None:
@@ -105,11 +97,11 @@ class BodyCheck:
             )
         diagnostics = body.get("diagnostics")
         if isinstance(diagnostics, dict) and diagnostics.get("previous_message_id") is not None:
-            self._need("diagnostics", ("diagnostics", "previous_message_id"))
+            self.need("diagnostics", ("diagnostics", "previous_message_id"))
         for name in fields.GATED:
             # An empty list asks for nothing; some clients always send the key.
             if body.get(name) not in (None, []):
-                self._need(name, (name,))
+                self.need(name, (name,))
                 self.weight.unseen |= name in fields.UNSEEN
         for name, ordinary in fields.VALUES.items():
             self._serving(name, body.get(name), ordinary)
@@ -119,7 +111,7 @@ class BodyCheck:
     def _output(self, body: dict[str, Any], *, needed: bool) -> None:
         limit = body.get("max_tokens")
         if needed or limit is not None:
-            self._raise_output(self._max_tokens(limit, ("max_tokens",)))
+            self._raise_output(self.tokens(limit, ("max_tokens",)))
         stream = body.get("stream")
         if stream is not None and type(stream) is not bool:
             raise invalid("stream", "stream must be true or false")
@@ -132,18 +124,8 @@ class BodyCheck:
         if not isinstance(value, str):
             raise invalid(name, f"{name} must be text")
         if value not in ordinary:
-            self._need(name, (name,), f"{name} {shown(value)}")
+            self.need(name, (name,), f"{name} {shown(value)}")
         self.weight.served = {**self.weight.served, name: value}
-
-    def _max_tokens(self, value: object, where: Where) -> int:
-        cap = self.detail.max_output_tokens or MAX_OUTPUT_TOKENS
-        if cap > MAX_OUTPUT_TOKENS:
-            cap = MAX_OUTPUT_TOKENS
-        # type() and not isinstance(): true is an int in Python (attack row 39).
-        if type(value) is not int or not 1 <= value <= cap:
-            place = words(where)
-            raise invalid(place, f"{place} must be a whole number from 1 to {cap} here")
-        return value
 
     def _raise_output(self, most: int) -> None:
         if self.max_output_tokens is None or most > self.max_output_tokens:
@@ -176,35 +158,12 @@ class BodyCheck:
             refuse_lookalikes(item, fields.FALLBACK_KEYS, f"{place}.")
             if item.get("model") in self.models:
                 self.weight.rewriters += (item["model"],)  # it may write once more
-            self._model(item.get("model"), ("fallbacks", index, "model"))
+            self.model(item.get("model"), ("fallbacks", index, "model"))
             if item.get("max_tokens") is not None:
-                most = self._max_tokens(item["max_tokens"], ("fallbacks", index, "max_tokens"))
+                most = self.tokens(item["max_tokens"], ("fallbacks", index, "max_tokens"))
                 self._raise_output(most)
             _check_value(item.get("speed"), fields.VALUES["speed"], f"{place}.speed")
             self._thinking(item.get("thinking"), f"{place}.thinking")
-
-    # -- models
-
-    def _model(self, value: object, where: Where) -> None:
-        # Thousands of tools may name a model each, but few different ones.
-        if isinstance(value, str) and value in self.models:
-            return
-        if not isinstance(value, str) or not _MODEL.fullmatch(value):
-            place = words(where)
-            raise invalid(place, f"{place} must be the name of a model")
-        if not self.detail.allows_model(value):
-            place = words(where)
-            of = "" if place == "model" else f" ({place})"
-            raise refuse(
-                Code.MODEL_NOT_ALLOWED,
-                f"model {value}{of} is not allowed for this sandbox",
-                hint=f"allowed: {', '.join(self.detail.models)}",
-                field=place,
-            )
-        if len(self.models) == MAX_MODELS:
-            place = words(where)
-            raise invalid(place, f"{place} is one model too many; {MAX_MODELS} may be named")
-        self.models.append(value)
 
     # -- tools
 
@@ -229,10 +188,10 @@ class BodyCheck:
                 " which cannot be priced here yet",
             )
         feature = fields.SERVER_TOOLS.get(base, base)
-        self._need(feature, (*where, "type"), f"tool type {shown(kind)}")
+        self.need(feature, (*where, "type"), f"tool type {shown(kind)}")
         if base == "advisor":
-            self._model(tool.get("model"), (*where, "model"))
-            most = self._max_tokens(tool.get("max_tokens"), (*where, "max_tokens"))
+            self.model(tool.get("model"), (*where, "model"))
+            most = self.tokens(tool.get("max_tokens"), (*where, "max_tokens"))
             self.weight.add_advisor(tool["model"], max_uses(tool, words(where)), most)
             return
         self.weight.add_server_tool(base, tool, words(where))
@@ -241,19 +200,7 @@ class BodyCheck:
 
     def _egress_tool(self, tool: dict[str, Any], where: str) -> None:
         """A server tool reaches out for the sandbox: only to named domains, only so often."""
-        domains, allowed = tool.get("allowed_domains"), self.detail.allowed_domains
-        if isinstance(domains, list):
-            self._reach(len(domains), f"{where}.allowed_domains")
-        if (
-            not isinstance(domains, list)
-            or not domains
-            or not all(isinstance(item, str) and domain_allowed(item, allowed) for item in domains)
-        ):
-            raise not_allowed(
-                f"{where}.allowed_domains",
-                f"{where}.allowed_domains must list domains within those of this sandbox:"
-                f" {self._domains()}",
-            )
+        self.within_domains(tool.get("allowed_domains"), f"{where}.allowed_domains")
         max_uses(tool, where)
 
     # -- content
@@ -303,7 +250,7 @@ class BodyCheck:
         if kind not in fields.SOURCES:
             self._need_kind(kind, where, "source")
         if kind == "url":
-            self._url(source.get("url"), (*where, "url"))
+            self.url(source.get("url"), (*where, "url"))
         self._blocks(source.get("content"), (*where, "content"))
 
     def _tool_change(self, tool: object, where: Where) -> None:
@@ -321,38 +268,8 @@ class BodyCheck:
 
     def _need_kind(self, kind: str, where: Where, noun: str) -> None:
         feature = fields.GATED_KINDS.get(kind, kind)
-        self._need(feature, (*where, "type"), f"{noun} type {shown(kind)}")
+        self.need(feature, (*where, "type"), f"{noun} type {shown(kind)}")
         self.weight.unseen |= kind not in fields.GATED_KINDS
-
-    def _need(self, feature: str, where: Where, what: str = "") -> None:
-        """Refuse unless the scope names `feature`."""
-        if feature in self.detail.features:
-            return
-        place = words(where)
-        raise not_allowed(
-            place,
-            f"{what or place} is not allowed for this sandbox"
-            + (f" ({place})" if what else "")
-            + f'; it needs the feature "{shown(feature)}" in the profile',
-        )
-
-    def _reach(self, more: int, where: str) -> None:
-        self.reached += more
-        if self.reached > MAX_REACHED:
-            raise invalid(where, f"{where}: a body may name {MAX_REACHED} domains and URLs in all")
-
-    def _url(self, value: object, where: Where) -> None:
-        self._reach(1, words(where))
-        if not url_allowed(value, self.detail.allowed_domains):
-            place = words(where)
-            raise not_allowed(
-                place,
-                f"{place} must be an https URL within the domains of this sandbox:"
-                f" {self._domains()}",
-            )
-
-    def _domains(self) -> str:
-        return ", ".join(self.detail.allowed_domains) or "none are listed"
 
 
 def _check_value(value: object, allowed: list[str], where: str) -> None:

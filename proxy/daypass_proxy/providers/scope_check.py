@@ -1,7 +1,7 @@
 """What every check of a body asks of the scope: models, features, domains.
 
-The base of the checks of OpenAI's dialect; what it refuses is 400 with the field, and with the
-feature that a profile would have to name.
+The base of the checks of all dialects; what it refuses is 400 with the field, and with the feature
+that a profile would have to name.
 """
 
 import re
@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 
 from daypass_core.problem import Code, refuse
 from daypass_core.scope import Detail
-from daypass_proxy.providers.anthropic_reach import MAX_REACHED, domain_allowed, url_allowed
 from daypass_proxy.providers.places import Where, invalid, not_allowed, shown, words
+from daypass_proxy.providers.reach import MAX_REACHED, domain_allowed, url_allowed
 
 MAX_OUTPUT_TOKENS = 1_000_000
 """No answer is so long; no scope and no price says what a hundred million tokens would cost."""
+MAX_MODELS = 64
+"""Each is priced and held; the APIs take a handful. Nor may more fallbacks be listed."""
 _MODEL = re.compile(r"[!-~]{1,256}")
 
 
@@ -27,16 +29,24 @@ class ScopeCheck:
 
     def model(self, value: object, where: Where) -> None:
         """Take a model over that is in the scope; raises Refusal."""
-        place = words(where)
+        # Thousands of tools may name a model each, but few different ones.
+        if isinstance(value, str) and value in self.models:
+            return
         if not isinstance(value, str) or not _MODEL.fullmatch(value):
+            place = words(where)
             raise invalid(place, f"{place} must be the name of a model")
         if not self.detail.allows_model(value):
+            place = words(where)
+            of = "" if place == "model" else f" ({place})"
             raise refuse(
                 Code.MODEL_NOT_ALLOWED,
-                f"model {value} is not allowed for this sandbox",
+                f"model {value}{of} is not allowed for this sandbox",
                 hint=f"allowed: {', '.join(self.detail.models)}",
                 field=place,
             )
+        if len(self.models) == MAX_MODELS:
+            place = words(where)
+            raise invalid(place, f"{place} is one model too many; {MAX_MODELS} may be named")
         self.models.append(value)
 
     def tokens(self, value: object, where: Where) -> int:

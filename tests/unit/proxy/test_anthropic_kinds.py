@@ -9,9 +9,9 @@ from daypass_core.problem import Code
 from daypass_core.scope import Detail
 from daypass_proxy.providers import Beside
 from daypass_proxy.providers.anthropic import Anthropic
-from daypass_proxy.providers.anthropic_body import MAX_MODELS
 from daypass_proxy.providers.anthropic_fields import FIELDS
-from daypass_proxy.providers.anthropic_reach import MAX_REACHED
+from daypass_proxy.providers.reach import MAX_REACHED
+from daypass_proxy.providers.scope_check import MAX_MODELS
 from tests.fakes.anthropic import SONNET, detail, read, refused, user
 
 

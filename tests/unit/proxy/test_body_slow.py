@@ -22,7 +22,8 @@ from daypass_proxy.exchange import GONE_EXTENSION, ClientGone, Exchange
 from daypass_proxy.providers import Asked
 from daypass_proxy.providers import anthropic as anthropic_module
 from daypass_proxy.providers.anthropic import Anthropic
-from daypass_proxy.providers.anthropic_body import MAX_MODELS, check_body
+from daypass_proxy.providers.anthropic_body import check_body
+from daypass_proxy.providers.scope_check import MAX_MODELS
 from tests.fakes.anthropic import JSON, PLAIN, SONNET, detail, refused
 from tests.fakes.asgi import Wire, make_exchange, scope
 from tests.support import aeventually

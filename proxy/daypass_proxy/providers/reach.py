@@ -1,6 +1,6 @@
 """What a call may reach through the provider: hosts within the domains of its scope.
 
-Asked by `anthropic_body` for the URLs and domains of a body (attack rows 34, 35). Each is compared
+Asked by `scope_check` for the URLs and domains of a body (attack rows 34, 35). Each is compared
 with all domains of the scope at once, and `MAX_REACHED` bounds how many there are (attack row 17).
 """
 
