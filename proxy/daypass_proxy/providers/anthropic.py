@@ -20,6 +20,7 @@ from daypass_proxy.head import Head
 from daypass_proxy.providers import BodyChecker, Call, Rendered
 from daypass_proxy.providers.anthropic_body import check_body
 from daypass_proxy.providers.anthropic_lower import lower_output
+from daypass_proxy.providers.problem_headers import problem_headers
 from daypass_proxy.providers.slowly import check_slowly
 
 NAME = "anthropic"
@@ -127,22 +128,7 @@ class Anthropic:
 
     def render(self, problem: Problem, request_id: str, endpoint: str = "") -> Rendered:
         """Return the API-shaped error for `problem`."""
-        headers: list[tuple[bytes, bytes]] = [
-            (b"content-type", b"application/json"),
-            (b"request-id", request_id.encode()),
-        ]
-        if problem.status == 401:
-            # RFC 6750 §3.1: no error code where no credential was sent.
-            missing = problem.code is Code.MISSING_TOKEN
-            challenge = b'Bearer realm="daypass"' if missing else b'Bearer error="invalid_token"'
-            headers.append((b"www-authenticate", challenge))
-        elif problem.code is Code.INSUFFICIENT_SCOPE:
-            headers.append((b"www-authenticate", b'Bearer error="insufficient_scope"'))
-        if problem.retry_after is not None:
-            headers.append((b"retry-after", str(problem.retry_after).encode()))
-        if problem.should_retry is not None:
-            headers.append((b"x-should-retry", b"true" if problem.should_retry else b"false"))
-        headers.extend(problem.headers)
+        headers = problem_headers(problem, (b"request-id", request_id.encode()))
         return Rendered(problem.status, tuple(headers), _envelope(problem, request_id))
 
     def stream_error(self, problem: Problem, request_id: str, endpoint: str = "") -> bytes:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from daypass_core.problem import Code, Problem
 from daypass_proxy.exchange import HeaderPairs
 from daypass_proxy.providers import Rendered
+from daypass_proxy.providers.problem_headers import problem_headers
 
 RESPONSES = "responses"
 _CODES = {
@@ -41,23 +42,9 @@ _DOWN = frozenset(
 def render(problem: Problem, request_id: str, endpoint: str) -> Rendered:
     """Return the API-shaped error for `problem`."""
     status = _status(problem, endpoint)
-    headers: list[tuple[bytes, bytes]] = [
-        (b"content-type", b"application/json"),
-        (b"x-request-id", request_id.encode()),
-    ]
-    if problem.status == 401:
-        # RFC 6750 §3.1: no error code where no credential was sent.
-        missing = problem.code is Code.MISSING_TOKEN
-        challenge = b'Bearer realm="daypass"' if missing else b'Bearer error="invalid_token"'
-        headers.append((b"www-authenticate", challenge))
-    elif problem.code is Code.INSUFFICIENT_SCOPE:
-        headers.append((b"www-authenticate", b'Bearer error="insufficient_scope"'))
+    headers = problem_headers(problem, (b"x-request-id", request_id.encode()))
     if problem.retry_after is not None:
-        headers.append((b"retry-after", str(problem.retry_after).encode()))
         headers.append((b"retry-after-ms", str(problem.retry_after * 1000).encode()))
-    if problem.should_retry is not None:
-        headers.append((b"x-should-retry", b"true" if problem.should_retry else b"false"))
-    headers.extend(problem.headers)
     return Rendered(status, tuple(headers), _json({"error": _error(problem, status)}))
 
 
