@@ -7,7 +7,7 @@ UV_VERSION := 0.13.9
 export UV_PYTHON_DOWNLOADS := never
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help setup check format test test-unit test-crashes test-revocations test-clients fuzz demo dev bench-quick bench-full bench-keys bench-ledger prices vectors lock build clean
+.PHONY: help setup check format test test-unit test-crashes test-revocations test-clients fuzz demo dev bench-quick bench-full bench-keys bench-ledger bench-revocation prices vectors lock build clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

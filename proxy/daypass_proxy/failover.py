@@ -56,6 +56,8 @@ async def with_newer_key(
         return answer
     answer.close()
     await _begin_again(answer, attempt, services)
+    if pooled is not None:
+        pooled.sent(attempt.call.model, attempt.claims.sandbox, services.clock.monotonic())
     return await send_once(attempt, await keyring.header_for(tenant, provider, pooled), services)
 
 
@@ -73,7 +75,7 @@ async def from_pool(pool: KeyPool, attempt: Attempt, services: Services) -> Answ
     while True:
         key.sent(call.model, sandbox, clock.monotonic())
         answer = await send_once(attempt, header, services)
-        if answer.status == 401:
+        if answer.status == 401 and attempt.held.reservation.attempt < MOST_ATTEMPTS:
             answer = await with_newer_key(answer, header, attempt, services, key)
         goes_on = _cool(pool, key, answer, attempt, clock.monotonic())
         if not goes_on or attempt.held.reservation.attempt >= MOST_ATTEMPTS:
@@ -162,7 +164,7 @@ async def _begin_again(answer: Answer, attempt: Attempt, services: Services) -> 
     """Make it a further attempt, with a row and a hold of its own.
 
     The row of the last one is settled before, so that the call never holds twice what it needs.
-    Raises Refusal as `recheck` and `reserve`.
+    Raises Refusal as `recheck`, `reserve` and `fit`.
     """
     attempt.check_client()
     attempt.outcome = Outcome.UPSTREAM_REFUSED

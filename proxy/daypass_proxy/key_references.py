@@ -1,7 +1,7 @@
 """Which provider key a tenant uses: `tenant=reference`, as the settings say it.
 
 Read by `settings` for the providers that are built in, by `upstreams` for those of one's own.
-Where a tenant has several keys of one provider, they are a pool, of which `keyring` takes turns.
+Where a tenant has several keys of one provider, they are a pool: `keyring_pool` takes turns.
 """
 
 import re

@@ -1,9 +1,10 @@
 """The provider keys: read from Vault, a file or the environment, kept fresh, told to nobody.
 
-Place in the flow: `upstream` takes the credential header of the caller's tenant from here, asks for
-one re-read when the provider refuses it, and has error answers searched for the key. Keys are read
-in a thread at start and every minute; a call finds its key in memory. Of a tenant with several
-keys `keyring_pool` says whose turn it is. The only file of the proxy that reveals a secret.
+Place in the flow: `upstream` takes the credential header of the caller's tenant from here and has
+error answers searched for the key; `failover` asks for one re-read when the provider refuses it.
+Keys are read in a thread at start and every minute; a call finds its key in memory. Of a tenant
+with several keys `keyring_pool` says whose turn it is. The only file of the proxy that reveals a
+secret.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The several keys that a tenant has at one provider: whose turn it is, and which must cool down.
 
-Place in the flow: `keyring` makes a pool where the settings name more than one key. `upstream` asks
+Place in the flow: `keyring` makes a pool where the settings name more than one key. `failover` asks
 it which key a call goes up with, and tells it of each answer that is about the key; what is said
 here of a key is by its reference. A pool is of one process and one tenant.
 
@@ -29,6 +29,8 @@ COOL_MOST_SECONDS = 60.0
 """The longest cool-down, whatever the provider says."""
 REFUSED_SECONDS = 60.0
 """The cool-down of a key that the provider does not know; a changed key ends it."""
+MODELS_KEPT = 256
+"""Of so many models a key keeps minutes and cool-downs: a wildcard has no end of names."""
 _RATE_SECONDS = 60.0
 _RATE_LEAST = 5
 """Fewer requests of a sandbox within a minute are no rate of its own."""
@@ -106,10 +108,19 @@ class PoolKey:
         """
         old = self._cooling.get(model)
         if old is None or old.until <= now:
+            if len(self._cooling) >= MODELS_KEPT:
+                self._make_room(now)
             self._cooling[model] = new
             return True
         self._cooling[model] = replace(new if new.own else old, until=max(old.until, new.until))
         return False
+
+    def _make_room(self, now: float) -> None:
+        """Forget cool-downs that are over, then the oldest of a model, until one more fits."""
+        for model in [model for model, each in self._cooling.items() if each.until <= now]:
+            del self._cooling[model]
+        while len(self._cooling) >= MODELS_KEPT:
+            del self._cooling[next(model for model in self._cooling if model is not None)]
 
     def renewed(self) -> None:
         """Forget all cool-downs: the key is another one now."""
@@ -120,6 +131,10 @@ class PoolKey:
         self.use.requests += 1
         minute = self._minutes.get(model)
         if minute is None or now - minute.began >= _RATE_SECONDS:
+            # A client chooses the names within a wildcard: the oldest minute makes room.
+            self._minutes.pop(model, None)
+            if len(self._minutes) >= MODELS_KEPT:
+                del self._minutes[next(iter(self._minutes))]
             minute = self._minutes[model] = _Minute(now)
         minute.by[sandbox] += 1
 

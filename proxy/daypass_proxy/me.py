@@ -1,7 +1,7 @@
 """What a sandbox may ask about itself, and the little answers that stock clients and probes want.
 
 Nothing here goes upstream: the models a token may call are read from its scope, a wildcard
-standing for every model of that name that has a price. Called by `app`.
+standing for every model of that name that has a price. Called by `routes`.
 """
 
 import re

@@ -1,6 +1,6 @@
 """The models of a token in the shape of OpenAI's API: answered here, from its scope.
 
-Called by `edge` for `/openai/v1/models` and the like of every upstream. A wildcard of the scope
+Called by `routes` for `/openai/v1/models` and the like of every upstream. A wildcard of the scope
 stands for every model of that name that has a price.
 """
 

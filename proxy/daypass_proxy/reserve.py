@@ -1,6 +1,6 @@
 """The hold of one upstream attempt: what it may cost, asked of the ledger, and the answer to a no.
 
-Place in the flow: `admit` takes it before the upstream sees a byte, and `upstream` once more for
+Place in the flow: `admit` takes it before the upstream sees a byte, and `failover` once more for
 each further attempt; both `recheck` that the caller still may. A call whose endpoint costs nothing
 holds nothing, but passes here like any other: so it counts towards the requests and open calls of
 its accounts, and has a row of its own.

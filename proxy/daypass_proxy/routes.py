@@ -88,7 +88,6 @@ _OPENAI_PATHS = tuple(
     for prefix in (b"/v1", b"")
     for path in (b"/chat/", b"/completions", b"/responses", b"/embeddings")
 )
-_MODELS = "models/"
 
 
 def find_route(raw_path: bytes, upstreams: Collection[str] = ()) -> Route | None:

@@ -87,6 +87,13 @@ def test_a_client_that_goes_on_is_a_fault() -> None:
     assert faults(client, scenario, replace(late, code=None), None) != []
 
 
+def test_a_client_that_never_asked_is_a_fault() -> None:
+    """One that ends before its first request was not refused by us."""
+    client, scenario = BY_NAME["Codex"], COLUMNS["rate"]
+    silent = a_cell(requests=0, times=[], statuses=[])
+    assert faults(client, scenario, silent, None) == ["never asked"]
+
+
 def test_a_difference_to_the_provider_alone_is_a_fault() -> None:
     """More requests, others, another exit code or text than directly: each is told."""
     client, scenario = BY_NAME["Codex"], COLUMNS["stream"]

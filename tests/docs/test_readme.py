@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from tests.canary import CANARY
 from tests.servers.stack import free_port
@@ -135,3 +136,12 @@ def test_the_python_example_runs(home: Home) -> None:
         timeout=60,
     )
     assert done.stdout == "Hello\n", done.stderr
+
+
+def test_the_figures_are_those_of_the_files() -> None:
+    """The hostile requests and the checks are as many as it says."""
+    files = (ROOT / "tests" / "vectors" / "raw").glob("*.json")
+    requests = sum(len(json.loads(file.read_text(encoding="utf-8"))["requests"]) for file in files)
+    listed = (ROOT / "tests" / "mutations" / "mutations.toml").read_text(encoding="utf-8")
+    assert f"{requests} hostile requests" in README
+    assert f"each of {len(tomllib.loads(listed)['mutation'])} checks" in README

@@ -1,7 +1,7 @@
 """The seam to one LLM dialect: what a request means, and how our answers look in it.
 
 `forward` asks the Provider of the route to read the request into a `Call`; everything after that
-works on the Call alone, and its bytes go up unchanged.
+works on the Call alone. Its bytes go up unchanged but for what a provider module says it puts in.
 """
 
 from collections.abc import Iterable

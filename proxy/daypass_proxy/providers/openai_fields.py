@@ -26,22 +26,21 @@ class TopLevel:
     refused: dict[str, str]
     """Names that no feature allows, and why."""
     values: dict[str, list[str]]
-
-    @property
-    def known(self) -> frozenset[str]:
-        """All names that are listed."""
-        return self.scalars | self.structures
+    known: frozenset[str]
+    """All names that are listed."""
 
 
 def _top_level(endpoint: str) -> TopLevel:
     table = FIELDS[endpoint]
+    scalars, structures = frozenset(table["scalars"]), frozenset(table["structures"])
     return TopLevel(
-        frozenset(table["scalars"]),
-        frozenset(table["structures"]),
+        scalars,
+        structures,
         tuple(table.get("gated", ())),
         frozenset(table.get("unseen", ())),
         table.get("refused", {}),
         table.get("values", {}),
+        scalars | structures,
     )
 
 

@@ -1,8 +1,8 @@
 """The transport: one HTTP request to an upstream and its raw answer.
 
-Place in the flow: `upstream` builds the request, `relay` takes the answer's bytes. This file
-holds the values and the seam; `transport.pool` is the client behind it. A transport adds nothing
-(no headers beyond host and framing, no cookies), follows nothing, decodes nothing.
+Place in the flow: `upstream_request` builds the request, `relay` takes the answer's bytes. This
+file holds the values and the seam; `transport.pool` is the client behind it. A transport adds
+nothing (no headers beyond host and framing, no cookies), follows nothing, decodes nothing.
 """
 
 from __future__ import annotations

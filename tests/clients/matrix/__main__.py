@@ -105,7 +105,8 @@ def main() -> int:
     write(pairs, table, whole=clients == list(CLIENTS) and scenarios == list(SCENARIOS))
     lines = [table, *(f"{': '.join(key)}: {'; '.join(found)}" for key, found in wrong.items())]
     sys.stdout.write("\n".join(lines) + "\n")
-    return 1 if wrong else 0
+    # What is not there or was not named right is no good run.
+    return 1 if wrong or missing or not pairs else 0
 
 
 if __name__ == "__main__":

@@ -130,6 +130,8 @@ def faults(client: Client, scenario: Scenario, cell: Cell, bare: Cell | None) ->
         most = FIGURES[client.figures][scenario.figure] + client.asks - 1
         if cell.requests - cell.late > most:
             found.append(f"{cell.requests} requests, at most {most} are known of it")
+    if not cell.requests and not cell.statuses:
+        found.append("never asked")
     if cell.late and cell.code is None:
         found.append(f"{cell.late} requests after {LATE:.0f} s, and goes on")
     if scenario.alike and not scenario.figure and not cell.answered:

@@ -230,6 +230,8 @@ async def test_rotated_key_of_a_pool() -> None:
     assert (await task).status == 200
     assert sent(up) == [KEY, NEWER]
     assert pool_of(up).keys[0].use.cooled.total() == 0
+    # Both went up: the count is of requests, and a sandbox's own rate is judged by it.
+    assert pool_of(up).keys[0].use.requests == 2
 
 
 async def test_all_keys_refused() -> None:

@@ -10,6 +10,7 @@ from daypass_proxy.keyring import Keyring
 from daypass_proxy.keyring_pool import (
     COOL_MOST_SECONDS,
     COOL_SECONDS,
+    MODELS_KEPT,
     REFUSED_SECONDS,
     Cause,
     KeyPool,
@@ -261,3 +262,16 @@ async def test_a_pool_of_templates() -> None:
     assert set(ring.uses) == {("anthropic", each) for each in template.split("|")}
     assert CANARY not in repr(found.keys)
     await ring.close()
+
+
+def test_invented_models_take_no_more_room() -> None:
+    """Row 17: under a wildcard a sandbox may name models without end; a key keeps a bounded few."""
+    found = pool(1, 1)
+    key = found.keys[0]
+    assert found.cool(key, Cause.REFUSED, 60, MODEL, "sbx_a", 0)
+    for n in range(2 * MODELS_KEPT):
+        key.sent(f"{MODEL}-{n}", "sbx_a", 0)
+        found.cool(key, Cause.OVERLOADED, 10, f"{MODEL}-{n}", "sbx_a", 0)
+    assert len(key._minutes) == len(key._cooling) == MODELS_KEPT
+    # What is of all models stays in force.
+    assert set(names(found, 4, 1.0, OTHER)) == {"1"}
