@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from daypass_broker import db, schema
+from daypass_broker import db, policy, schema
 from daypass_broker.act import Act
 from daypass_broker.audit import AuditTag
 
@@ -65,7 +65,7 @@ def mark_ended(act: Act, sandbox: str, not_before: int | None = None) -> int:
     `not_before` (epoch seconds) only one that was begun up to then.
     """
     ended = sa.select(_SANDBOXES.id).where(
-        _SANDBOXES.id == sandbox, _SANDBOXES.state == "ended", _SANDBOXES.launch == "attested"
+        _SANDBOXES.id == sandbox, _SANDBOXES.state == "ended", _SANDBOXES.launch == policy.ATTESTED
     )
     if not_before is not None:
         ended = ended.where(_SANDBOXES.launch_iat <= not_before)

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from daypass_broker import audit, revocation, rule_store, sandbox, schema
+from daypass_broker import audit, policy, revocation, rule_store, sandbox, schema
 from daypass_broker.act import Act
 from daypass_broker.attest.federation import Workload
 from daypass_broker.audit import AuditTag
@@ -27,8 +27,6 @@ from daypass_core.problem import Refusal
 from daypass_core.verify import LEEWAY
 
 REPLAYED = "assertion_replayed"
-ATTESTED = "attested"
-"""How the sandbox of a workload is launched: by its assertions, never by a credential of ours."""
 
 _SANDBOX = schema.sandbox
 
@@ -102,7 +100,7 @@ def _make(act: Act, workload: Workload, rule: Rule, services: Services) -> sa.Ro
     except Refusal as refusal:
         return Refused("rule_refused", str(refusal.problem.title))
     # It says that it lives by every exchange; nobody else is there to say it.
-    given = {"launch": ATTESTED, "heartbeat_s": None}
+    given = {"launch": policy.ATTESTED, "heartbeat_s": None}
     sandbox.update(by_rule, row.id, rule=rule.id, identity=workload.identity, **given)
     by_rule.tell(
         AuditTag.SANDBOX_ENROLLED,

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 import sqlalchemy as sa
 
-from daypass_broker import db, slices, source, times
+from daypass_broker import db, policy, slices, source, times
 from daypass_broker.oauth import FEDERATION_RULE_ID
 from daypass_broker.services import Services
 from daypass_broker.settings import Settings
@@ -55,7 +55,7 @@ def handout(services: Services, row: sa.Row[Any], now: int) -> dict[str, object]
 
     One that has no launch credential, because it is idle or attested, is only described.
     """
-    if row.state == "idle" or row.launch == "attested":
+    if row.state == "idle" or row.launch == policy.ATTESTED:
         return view(row, now)
     credential = services.signer.sign_launch(_launch_claims(services.settings, row))
     return {

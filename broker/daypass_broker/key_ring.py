@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
-from daypass_broker import db, key_rotation, revocation
+from daypass_broker import db, key_files, key_rotation, revocation
 from daypass_broker.act import SYSTEM, Act
-from daypass_broker.key_files import KeyFiles
 from daypass_broker.key_rotation import NOTICE_MS, SHORT_NOTICE_MS, Kind, Rows, Step
 from daypass_broker.keys import (
     PROBE,
@@ -32,7 +31,7 @@ from daypass_broker.keys import (
     SigningKey,
     SigningUnavailable,
 )
-from daypass_core.jwks import PublicKeys, parse_jwks, to_jwk
+from daypass_core.jwks import MAX_KEYS, PublicKeys, parse_jwks, to_jwk
 from daypass_core.log import event, get_logger
 from daypass_core.problem import Code, refuse
 
@@ -47,7 +46,6 @@ STALE_SECONDS = 60.0
 """Nothing is signed with a ring this old: its keys may have been retired since."""
 _DAY_MS = 86_400_000
 _DISCARD_MS = 600_000  # then the private half of a retired key is destroyed
-_MOST_PUBLISHED = 32  # what any reader of a key set takes
 
 Opening = Callable[..., AbstractContextManager[Act]]
 """Opens the write transaction of an act: `lock` is taken before the clock is read."""
@@ -365,14 +363,14 @@ def open_stores(settings: KeySettings) -> KeyStores:
     """Return the places that may hold private halves; new keys are made in one of them."""
     stores = dict[str, KeyStore]()
     if settings.directory is not None:
-        stores["file"] = KeyFiles(settings.directory)
+        stores[key_files.NAME] = key_files.KeyFiles(settings.directory)
     if settings.vault is not None:
         # Imported here alone: its client is large, and most installations have no vault.
-        from daypass_broker.transit import Transit
+        from daypass_broker import transit
         from daypass_core.vault import Vault
 
         vault = Vault(settings.vault)
-        stores["transit"] = Transit(vault, settings.transit_mount, settings.transit_key)
+        stores[transit.NAME] = transit.Transit(vault, settings.transit_mount, settings.transit_key)
     return stores
 
 
@@ -387,4 +385,4 @@ def _kids(rows: Rows) -> set[str]:
 def _key_set(rows: Rows) -> dict[str, object]:
     """Return rows as a key set; of too many those that were retired first are left out."""
     by_end = sorted(rows, key=lambda row: (row.retired_at is None, row.retired_at))
-    return {"keys": [json.loads(row.public_jwk) for row in by_end[-_MOST_PUBLISHED:]]}
+    return {"keys": [json.loads(row.public_jwk) for row in by_end[-MAX_KEYS:]]}

@@ -39,9 +39,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Who comes is a copy of a sandbox whose profile welcomes copies; `reason` is of `ALARMS`."""
-
-    reason: str
+    """Who comes is a copy of a sandbox whose profile welcomes copies."""
 
 
 def start(act: Act, sandbox: sa.Row[Any]) -> Generation | Refused | Copy:
@@ -112,7 +110,7 @@ def supersede(act: Act, sandbox: sa.Row[Any]) -> None:
 def _raise_alarm(act: Act, sandbox: sa.Row[Any], kind: str, told: str) -> Refused | Copy:
     audit.count(act.conn, sandbox.id, kind, act.at)
     if sandbox.on_clone == "child":
-        return Copy(kind)
+        return Copy()
     _quarantine(act, sandbox, kind)
     return Refused(kind, told + _NEW_LAUNCH)
 

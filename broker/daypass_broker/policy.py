@@ -19,6 +19,8 @@ from daypass_core.scope import Scope, ScopeError, narrow, parse_scope
 from daypass_core.source import ANY
 
 LAUNCH_MODES = ("reusable", "single_use")
+ATTESTED = "attested"
+"""How a workload's sandbox is launched: by its assertions, never by a credential of ours."""
 ON_CLONE = ("quarantine", "revoke", "child")
 """What becomes of a copied sandbox: nobody renews, all ends, or the copy gets its own grant."""
 MAX_DEPTH = 3

@@ -2,7 +2,7 @@
 
 Every broker does this every few seconds. Several at once are safe: an end is decided under the
 version row of revocations, which one of them holds at a time, and the one that comes second finds
-nothing left to do. Nothing is locked while nothing is due.
+nothing left to do. Nothing is locked for an end or a slice while none is due.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def give_back(services: Services) -> int:
     Raises StoreUnavailable.
     """
     returned, batch = 0, -1
-    while batch and _is_any_slice_out(services):
+    while batch and _is_any_slice_over(services):
         with db.begin(services.engine) as conn:
             batch = slices.give_back(_act(services, conn))
         returned += batch
@@ -89,11 +89,10 @@ def _is_any_due(services: Services) -> bool:
         return conn.execute(due).first() is not None
 
 
-def _is_any_slice_out(services: Services) -> bool:
-    grant = schema.grant_.c
-    out = grant.slice_nano.is_not(None) & grant.returned_at.is_(None)
+def _is_any_slice_over(services: Services) -> bool:
     with db.read(services.engine) as conn:
-        return conn.execute(sa.select(grant.id).where(out).limit(1)).first() is not None
+        second = services.now_ms(conn) // 1000
+        return conn.execute(slices.over(second).limit(1)).first() is not None
 
 
 def _end_some(act: Act) -> int:

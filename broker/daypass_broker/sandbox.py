@@ -178,7 +178,7 @@ def replace_launch(act: Act, principal: Principal, sandbox_id: str) -> sa.Row[An
     `revocation.share_version`. Raises Refusal: not found, not active, attested.
     """
     row = locked(act, principal, sandbox_id)
-    if row.launch == "attested":
+    if row.launch == policy.ATTESTED:
         told = "sandbox is attested by its workload identity: it has no launch credential"
         raise refuse(Code.CONFLICT, told, field="launch")
     if row.state != "active":
@@ -264,7 +264,7 @@ def renew_launch(act: Act, row: sa.Row[Any], **values: object) -> int:
     An attested one stays where it is bound: it has no new credential, and an assertion of before,
     wherever it is, must not come first. `values` are further columns.
     """
-    if row.launch != "attested":
+    if row.launch != policy.ATTESTED:
         values |= {"source_bound": None}
         if row.source == FIRST:
             lineage.supersede(act, row)

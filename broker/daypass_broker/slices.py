@@ -46,7 +46,7 @@ def give_back(act: Act, *, most: int = AT_ONCE) -> int:
     bill of an open call is paid from the slice. Nothing can be spent from it afterwards, whatever a
     proxy has not heard of yet.
     """
-    grants = act.conn.execute(_over(act).limit(most)).all()
+    grants = act.conn.execute(over(act.second).limit(most)).all()
     if not grants:
         return 0
     accounts = _lock(act, grants)
@@ -60,14 +60,15 @@ def give_back(act: Act, *, most: int = AT_ONCE) -> int:
     return returned
 
 
-def _over(act: Act) -> sa.Select[Any]:
+def over(second: int) -> sa.Select[Any]:
+    """Select the grants, with their tenant, whose slice can be given back at `second` (epoch)."""
     grant, sandbox, account = schema.grant_.c, schema.sandbox.c, schema.account.c
     # A token is taken for a moment after its end; until then its calls are answered by its budget.
-    expired = grant.expires_at + LEEWAY <= act.second
+    expired = grant.expires_at + LEEWAY <= second
     return (
         sa.select(schema.grant_, sandbox.tenant)
         .join(schema.sandbox, sandbox.id == grant.sandbox)
-        .join(schema.account, account.id == sa.literal("grant:") + grant.id)
+        .join(schema.account, account.id == sa.literal(grant_account_id("")) + grant.id)
         .where(
             grant.slice_nano.is_not(None),
             grant.returned_at.is_(None),

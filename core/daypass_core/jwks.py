@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
 
 _COORDINATE = re.compile(r"[A-Za-z0-9_-]{43}")  # 32 bytes, base64url without padding
 _MAX_BYTES = 64 * 1024
-_MAX_KEYS = 32
+MAX_KEYS = 32
+"""Most keys of a set: whoever publishes one keeps to it, or no reader takes any of them."""
 _FIXED = {"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256"}
 
 
@@ -48,8 +49,8 @@ def parse_jwks(document: bytes | str | Mapping[str, object]) -> PublicKeys:
     if isinstance(document, bytes | str):
         document = _decode(document)
     entries = document.get("keys")
-    if not isinstance(entries, list) or not 1 <= len(entries) <= _MAX_KEYS:
-        raise JwksError(f"key set must hold 1 to {_MAX_KEYS} keys")
+    if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_KEYS:
+        raise JwksError(f"key set must hold 1 to {MAX_KEYS} keys")
     keys: dict[str, EllipticCurvePublicKey] = {}
     for entry in entries:
         key_id, key = _parse_key(entry)

@@ -52,7 +52,7 @@ class VaultMissing(VaultError):
 
 
 class Vault:
-    """A logged-in reader; may be used from several threads."""
+    """A logged-in client; may be used from several threads."""
 
     def __init__(
         self, settings: VaultSettings, monotonic: Callable[[], float] = time.monotonic

@@ -59,7 +59,7 @@ def provider() -> Iterator[Provider]:
 
 
 def test_a_thousand_requests(make_stack: Callable[..., Stack], provider: Provider) -> None:
-    """Issue 3, show 5: direct and through us in 1-byte segments, bytes are equal both ways."""
+    """Direct and through us in 1-byte segments, bytes are equal both ways."""
     requests = [make(number, SEED) for number in range(COUNT)]
     assert len({request.body for request in requests}) > COUNT * 0.95
     direct = exchange_all(provider, requests, provider.url, ("x-api-key", KEY), single=False)

@@ -101,7 +101,7 @@ def events(stack: Stack, sandbox: dict[str, Any]) -> list[str]:
     return [event["tag"] for event in reversed(found) if event["tag"].startswith("lineage.")]
 
 
-def test_show_6_a_copied_state_directory_betrays_itself_at_the_next_renewal(
+def test_a_copied_state_directory_betrays_itself_at_the_next_renewal(
     stack: Stack, tmp_path: Path
 ) -> None:
     """Two processes with one state: the second to renew is found out, audited, and both are

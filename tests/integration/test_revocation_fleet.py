@@ -77,7 +77,7 @@ def delays(
 
 
 def test_b08_both_proxies_refuse_what_either_broker_revoked(fleet: Fleet) -> None:
-    """B08, show 2: with the notification within 0.1 s, whichever broker was told."""
+    """B08: with the notification within 0.1 s, whichever broker was told."""
 
     def revoke(sandbox: dict[str, Any], number: int) -> None:
         fleet.revoke("sandbox", sandbox["id"], broker=number % 2)
@@ -88,7 +88,7 @@ def test_b08_both_proxies_refuse_what_either_broker_revoked(fleet: Fleet) -> Non
 
 
 def test_a_lost_notification_costs_one_poll(fleet: Fleet) -> None:
-    """Show 2: a revocation that nobody was told of is seen at the next look, within 0.8 s."""
+    """A revocation that nobody was told of is seen at the next look, within 0.8 s."""
     sandboxes = fleet.sandboxes(10)
     found = delays(fleet, sandboxes[:5], lambda sandbox, _: fleet.revoke_silently(sandbox))
     assert max(found) < POLL_SECONDS * 2
@@ -102,7 +102,7 @@ def test_a_lost_notification_costs_one_poll(fleet: Fleet) -> None:
 
 
 def test_200_streams_of_a_tenant_are_cut_and_settled(fleet: Fleet, upstream: StubUpstream) -> None:
-    """Show 2: 200 open streams on two proxies end with an SSE error and are booked within 2 s."""
+    """200 open streams on two proxies end with an SSE error and are booked within 2 s."""
     upstream.reset()
     upstream.always(RUNNING)
     tokens = [fleet.access_token(one) for one in fleet.sandboxes(10, budget_usd="100.00")]
@@ -148,7 +148,7 @@ def own_server() -> Iterator[PostgresServer]:
 def test_without_the_database_everything_closes_in_time(
     own_server: PostgresServer, tmp_path: Path, upstream: StubUpstream, keys: str
 ) -> None:
-    """Show 2, with 31 s and 61 s scaled to 2 and 4: admission ends at once, new calls and open ones
+    """With 31 s and 61 s scaled to 2 and 4: admission ends at once, new calls and open ones
     when revocations are not known any more; afterwards all is served and booked again."""
     scaled = {
         "DAYPASS_STALE_SECONDS": str(STALE),
@@ -203,7 +203,7 @@ def models(url: str, token: str) -> int:
 def test_nothing_issued_before_or_during_a_revocation_is_accepted(
     fleet: Fleet, request: pytest.FixtureRequest
 ) -> None:
-    """Show 7, B08, B22: fifty exchanges race each revocation; after the bound, and after everything
+    """B08, B22: fifty exchanges race each revocation; after the bound, and after everything
     was restarted, no token that any of them brought is accepted anywhere."""
     rounds, races = Rounds(fleet), int(request.config.getoption("revocation_rounds"))
     for number in range(races):

@@ -124,7 +124,7 @@ def _log_everything(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("end", [*ENDS, "stale"])
 async def test_no_moment_lets_a_revoked_call_live(end: str) -> None:
-    """Show 2: at every step: no request goes up and no piece goes down afterwards, all is booked.
+    """At every step: no request goes up and no piece goes down afterwards, all is booked.
 
     That the registry is empty and no row is open is checked by `Forwarding.forward` at each end.
     """
