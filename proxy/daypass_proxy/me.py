@@ -54,12 +54,12 @@ async def describe_self(exchange: Exchange, services: Services) -> None:
         "limits": limits.document(own),
         "remaining": limits.remaining(chain),
     }
-    await _json(exchange, 200, document)
+    await answer_json(exchange, 200, document)
 
 
 async def list_models(exchange: Exchange, services: Services) -> None:
     """GET /v1/models: the models of the scope, in the API's shape."""
-    detail = await _models_detail(exchange, services)
+    detail = await models_detail(exchange, services, _PROVIDER)
     limit, after = _page(exchange)
     names = allowed_models(detail, services.prices.models(_PROVIDER))
     start = names.index(after) + 1 if after in names else 0
@@ -70,17 +70,17 @@ async def list_models(exchange: Exchange, services: Services) -> None:
         "first_id": page[0] if page else None,
         "last_id": page[-1] if page else None,
     }
-    await _json(exchange, 200, document)
+    await answer_json(exchange, 200, document)
 
 
 async def show_model(exchange: Exchange, services: Services) -> None:
     """GET /v1/models/{id}: one model of the scope, 404 for any other."""
-    detail = await _models_detail(exchange, services)
+    detail = await models_detail(exchange, services, _PROVIDER)
     _no_query(exchange)
     name = exchange.raw_path.removeprefix(MODELS_PREFIX).decode("ascii")
     if not services.prices.names(detail).allows_model(name):
         raise refuse(Code.NOT_FOUND, "no such model for this sandbox")
-    await _json(exchange, 200, _model(name))
+    await answer_json(exchange, 200, _model(name))
 
 
 async def hello(exchange: Exchange, services: Services) -> None:
@@ -90,7 +90,7 @@ async def hello(exchange: Exchange, services: Services) -> None:
 
 async def live(exchange: Exchange, services: Services) -> None:
     """GET /livez: the loop turns."""
-    await _json(exchange, 200, {"status": "live"})
+    await answer_json(exchange, 200, {"status": "live"})
 
 
 async def ready(exchange: Exchange, services: Services) -> None:
@@ -107,9 +107,9 @@ async def ready(exchange: Exchange, services: Services) -> None:
     if not services.jwks.ready:
         missing.append("keys of the broker")
     if missing:
-        await _json(exchange, 503, {"status": "not ready", "missing": missing})
+        await answer_json(exchange, 503, {"status": "not ready", "missing": missing})
     else:
-        await _json(exchange, 200, {"status": "ready"})
+        await answer_json(exchange, 200, {"status": "ready"})
 
 
 def allowed_models(detail: Detail, known: Sequence[str]) -> list[str]:
@@ -135,9 +135,10 @@ def usd(nano: int | None) -> str | None:
     return None if nano is None else format_usd(nano)
 
 
-async def _models_detail(exchange: Exchange, services: Services) -> Detail:
+async def models_detail(exchange: Exchange, services: Services, provider: str) -> Detail:
+    """Return what the caller's scope says of a provider, models to list in it; raises Refusal."""
     claims: Claims = await services.authenticator.authenticate(exchange)
-    detail = claims.scope.for_provider(_PROVIDER)
+    detail = claims.scope.for_provider(provider)
     if detail is None or not detail.allows_endpoint("models"):
         refusal = refuse(Code.INSUFFICIENT_SCOPE)
         services.count_refusal(claims.sandbox, refusal.problem)
@@ -181,6 +182,7 @@ def _model(name: str) -> dict[str, object]:
     }
 
 
-async def _json(exchange: Exchange, status: int, document: dict[str, object]) -> None:
+async def answer_json(exchange: Exchange, status: int, document: dict[str, object]) -> None:
+    """Answer with a document that nobody may keep."""
     headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
     await exchange.respond(status, headers, msgspec.json.encode(document))

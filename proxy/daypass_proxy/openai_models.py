@@ -6,12 +6,10 @@ stands for every model of that name that has a price.
 
 import re
 
-import msgspec
-
 from daypass_core.problem import Code, refuse
 from daypass_core.scope import Detail
 from daypass_proxy.exchange import Exchange
-from daypass_proxy.me import allowed_models
+from daypass_proxy.me import allowed_models, answer_json, models_detail
 from daypass_proxy.services import Services
 
 MODEL_ID = re.compile(rb"[A-Za-z0-9](?:[A-Za-z0-9._:@-]|/(?=[A-Za-z0-9])){0,255}")
@@ -24,7 +22,9 @@ async def list_models(exchange: Exchange, services: Services, provider: str) -> 
     """GET …/v1/models: the models of the scope."""
     detail = await _detail(exchange, services, provider)
     names = allowed_models(detail, services.prices.models(provider))
-    await _json(exchange, {"object": "list", "data": [_model(name, provider) for name in names]})
+    await answer_json(
+        exchange, 200, {"object": "list", "data": [_model(name, provider) for name in names]}
+    )
 
 
 async def show_model(exchange: Exchange, services: Services, provider: str, name: str) -> None:
@@ -32,25 +32,15 @@ async def show_model(exchange: Exchange, services: Services, provider: str, name
     detail = await _detail(exchange, services, provider)
     if not services.prices.names(detail).allows_model(name):
         raise refuse(Code.NOT_FOUND, "no such model for this sandbox")
-    await _json(exchange, _model(name, provider))
+    await answer_json(exchange, 200, _model(name, provider))
 
 
 async def _detail(exchange: Exchange, services: Services, provider: str) -> Detail:
-    claims = await services.authenticator.authenticate(exchange)
+    detail = await models_detail(exchange, services, provider)
     if not _QUERY.fullmatch(exchange.raw_query):
         raise refuse(Code.INVALID_REQUEST, "the query may hold client_version, limit and order")
-    detail = claims.scope.for_provider(provider)
-    if detail is None or not detail.allows_endpoint("models"):
-        refusal = refuse(Code.INSUFFICIENT_SCOPE)
-        services.count_refusal(claims.sandbox, refusal.problem)
-        raise refusal
     return detail
 
 
 def _model(name: str, provider: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": provider}
-
-
-async def _json(exchange: Exchange, document: dict[str, object]) -> None:
-    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-    await exchange.respond(200, headers, msgspec.json.encode(document))
