@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.canary import CANARY
+from tests.canary import CANARY, KEY_SUFFIX
 from tests.servers.client import RawStream
 from tests.servers.stack import Stack, call, free_port
 from tests.servers.stub import Script, Send, StubUpstream, Wait, normal_answer
@@ -26,9 +26,10 @@ def module_stack(
 ) -> Iterator[Stack]:
     """A stack whose one tenant has a pool of both keys that the stub knows."""
     files = tmp_path_factory.mktemp("pool")
-    (files / "heavy").write_text(HEAVY)
-    (files / "light").write_text(LIGHT)
-    keys = f"acme=2*file://{files}/heavy|file://{files}/light"
+    heavy, light = (files / f"{name}{KEY_SUFFIX}" for name in ("heavy", "light"))
+    heavy.write_text(HEAVY)
+    light.write_text(LIGHT)
+    keys = f"acme=2*file://{heavy}|file://{light}"
     listen = {"DAYPASS_PROXY_METRICS_LISTEN": f"127.0.0.1:{free_port()}"}
     with Stack(folder, module_stub.url, keys, proxy_settings=listen) as stack:
         yield stack
