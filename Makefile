@@ -7,7 +7,7 @@ UV_VERSION := 0.13.9
 export UV_PYTHON_DOWNLOADS := never
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help setup check format test test-unit test-crashes test-revocations test-clients fuzz demo dev bench-quick bench-full bench-keys bench-ledger bench-revocation prices vectors lock build clean
+.PHONY: help chart setup check format test test-unit test-crashes test-revocations test-alerts test-clients fuzz demo dev bench-quick bench-full bench-keys bench-ledger bench-revocation bench-hostile bench-overload bench-soak scale-plan prices vectors lock build clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,12 @@ test-crashes: setup ## kill the proxy and PostgreSQL 20 times each under 50 stre
 test-revocations: setup ## race 200 revocations against 50 exchanges each, then restart all (10 minutes)
 	@$(PY) -m pytest -q tests/integration/test_revocation_fleet.py -k issued_before_or_during --revocation-rounds 200
 
+test-alerts: setup ## run the alert rules against made-up series with Prometheus' promtool (seconds)
+	@$(PY) -m tests.promtool
+
+test-fleet: setup ## strike 3 proxies, 2 brokers, PostgreSQL and OpenBao with every fault (as root; 15 minutes)
+	@$(PY) -m tests.fleet
+
 test-clients: setup ## drive every real client through every answer of ours, and directly (15 minutes)
 	@$(PY) -m tests.clients.matrix
 
@@ -79,8 +85,23 @@ bench-ledger: setup ## admissions and settlements a second on SQLite and Postgre
 bench-revocation: setup ## how long what was revoked is still accepted, as a histogram (4 minutes)
 	@$(PY) -m bench.revocation
 
+bench-soak: setup ## half an hour of streams, calls, renewals, revocations: does anything grow? (35 minutes)
+	@$(PY) -m bench.soak
+
+scale-plan: setup ## what 1,000 to 1,000,000 sandboxes take, simulated with measured figures (seconds)
+	@$(PY) -m bench.scale_plan
+
+bench-hostile: setup ## slow and silent clients by the hundred, and what good ones notice (4 minutes)
+	@$(PY) -m bench.hostile
+
+bench-overload: setup ## twice the calls and four times the streams that it can do (5 minutes)
+	@$(PY) -m bench.overload
+
 prices: setup ## write proxy/daypass_proxy/prices.json anew from the pinned price data
 	@$(PY) proxy/tools/make_prices.py
+
+chart: setup ## write the chart's README, schema and copied files anew
+	@$(PY) -m tests.packaging.chart_pages
 
 vectors: setup ## write tests/vectors anew
 	@$(PY) -m tests.vectors.make_access_tokens

@@ -14,6 +14,8 @@
  *   -R RATE      open connections at this rate a second instead of all at once
  *   -S SECONDS   start only when every connection has had its first byte, or after this long
  *   -n COUNT     stop after this many answers     -k  open loop: skip arrivals that find none idle
+ *   -T FILE      a bearer token on each line; connections use them in turn
+ *   -B MS        closed loop: a connection that was answered 429 or 5xx waits so long, as SDKs do
  */
 #include "common.h"
 #include "series.h"
@@ -29,7 +31,9 @@ struct conn {
     enum state state;
     size_t written;
     uint64_t began, first;        /* nanoseconds; first byte of the body, 0 before it */
-    bool served, queued;          /* had a first byte ever; stands in the idle queue */
+    bool served, queued, waits;   /* had a first byte ever; stands in the idle queue, or waits */
+    uint64_t waits_until;         /* nanoseconds; not before then is the next request sent */
+    struct conn *next;            /* among those that wait, in order of their time */
     enum part part;
     char head[8192];
     size_t head_size;
@@ -45,17 +49,18 @@ static struct {
     int port, conns, active;
     bool skips;
     uint64_t answers;
-    double warm, seconds, rate, ramp, settle;
+    double warm, seconds, rate, ramp, settle, back_off;
 } ask =
     {.conns = 1, .warm = 1, .seconds = 5};
-static char *request;
-static size_t request_size;
+static struct text { char *data; size_t size; } *requests;
+static int request_count = 1;
 static struct conn *conns;
 static int poller, in_flight, idle_from, idle_count, *idle;
 static uint64_t *arrivals, next_arrival;
 static size_t arrival_from, arrival_to;
 static struct sockaddr_in server;
-static struct series latency, first_byte, event_delay;
+static struct series latency, first_byte, event_delay, turned_away;
+static struct conn *waiting, *last_waiting;
 static bool measuring;
 static uint64_t all_done, all_events, done, bad, errors, connect_errors, bytes, events, statuses[600];
 
@@ -72,6 +77,7 @@ static void print_figures(double seconds)
     print_series("latency", &latency);
     print_series("first_byte", &first_byte);
     print_series("event_delay", &event_delay);
+    print_series("turned_away", &turned_away);
     printf(",\"statuses\":{");
     for (int i = 0; i < 600; i++)
         if (statuses[i]) { printf("%s\"%d\":%lu", comma, i, statuses[i]); comma = ","; }
@@ -98,8 +104,10 @@ static void open_conn(struct conn *c)
 
 static void send_more(struct conn *c)
 {
-    while (c->written < request_size) {
-        ssize_t sent = send(c->fd, request + c->written, request_size - c->written, MSG_NOSIGNAL);
+    struct text *request = &requests[(c - conns) % request_count];
+    while (c->written < request->size) {
+        ssize_t sent = send(c->fd, request->data + c->written, request->size - c->written,
+                            MSG_NOSIGNAL);
         if (sent < 0) { watch(c, errno == EAGAIN); return; }
         c->written += sent;
     }
@@ -131,10 +139,31 @@ static void start_requests(void)
 
 static void rest(struct conn *c)
 {
+    if (c->waits_until) {
+        c->state = IDLE;
+        if (c->waits) return;
+        c->waits = true;
+        c->next = NULL;
+        if (waiting) last_waiting->next = c; else waiting = c;
+        last_waiting = c;
+        return;
+    }
     c->state = IDLE;
     if (c->queued) return;
     c->queued = true;
     idle[(idle_from + idle_count++) % ask.conns] = c - conns;
+}
+
+/* Let go on who has waited for long enough; all wait equally long. */
+static void wake(uint64_t at)
+{
+    while (waiting && waiting->waits_until <= at) {
+        struct conn *c = waiting;
+        waiting = c->next;
+        c->waits = false;
+        c->waits_until = 0;
+        if (c->state == IDLE) rest(c);
+    }
 }
 
 static void reopen(struct conn *c)
@@ -151,11 +180,13 @@ static void finish(struct conn *c)
     if (!c->first) c->first = at;
     c->served = true;
     all_done++;
+    bool away = c->status == 429 || c->status >= 500;
+    if (away && ask.back_off) c->waits_until = at + ask.back_off * 1e6;
     if (measuring) {
         done++;
         bad += c->status != 200;
         if (c->status > 0 && c->status < 600) statuses[c->status]++;
-        note(&latency, at - c->began);
+        note(away ? &turned_away : &latency, at - c->began);
         note(&first_byte, c->first - c->began);
     }
     if (c->closes) { reopen(c); return; }
@@ -297,12 +328,31 @@ static char *slurp(const char *name, size_t *size)
     return data;
 }
 
+static void write_request(struct text *to, const char *path, const char *headers,
+                          const char *token, const char *data, size_t size)
+{
+    to->data = malloc(size + strlen(headers) + strlen(token) + 1024);
+    to->size = sprintf(to->data,
+        "%s %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: application/json\r\n"
+        "User-Agent: Anthropic/Python 2.14.0\r\nanthropic-version: 2023-06-01\r\n"
+        "X-Stainless-Lang: python\r\nX-Stainless-Package-Version: 2.14.0\r\nX-Stainless-OS: Linux\r\n"
+        "X-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\n%s",
+        data ? "POST" : "GET", path, ask.port, headers);
+    if (*token) to->size += sprintf(to->data + to->size, "Authorization: Bearer %s\r\n", token);
+    if (data)
+        to->size += sprintf(to->data + to->size,
+            "Content-Type: application/json\r\nContent-Length: %zu\r\n", size);
+    to->size += sprintf(to->data + to->size, "\r\n");
+    memcpy(to->data + to->size, data, size);
+    to->size += size;
+}
+
 static void read_words(int count, char **words)
 {
-    char headers[32768] = "", *data = NULL;
+    char headers[32768] = "", *data = NULL, *tokens = NULL;
     const char *path = "/v1/messages";
-    size_t size = 0;
-    for (int o; (o = getopt(count, words, "p:b:P:H:c:a:w:d:r:R:S:n:k")) > 0;) switch (o) {
+    size_t size = 0, token_size;
+    for (int o; (o = getopt(count, words, "p:b:P:H:c:a:w:d:r:R:S:n:B:T:k")) > 0;) switch (o) {
         case 'p': ask.port = atoi(optarg); break;
         case 'b': data = slurp(optarg, &size); break;
         case 'P': path = optarg; break;
@@ -315,23 +365,18 @@ static void read_words(int count, char **words)
         case 'R': ask.ramp = atof(optarg); break;
         case 'n': ask.answers = atoll(optarg); break;
         case 'k': ask.skips = true; break;
+        case 'T': tokens = slurp(optarg, &token_size); tokens[token_size] = 0; break;
+        case 'B': ask.back_off = atof(optarg); break;
         case 'S': ask.settle = atof(optarg); break;
         default: exit(2);
     }
     if (!ask.active) ask.active = ask.conns;
-    request = malloc(size + strlen(headers) + 1024);
-    request_size = sprintf(request,
-        "%s %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: application/json\r\n"
-        "User-Agent: Anthropic/Python 2.14.0\r\nanthropic-version: 2023-06-01\r\n"
-        "X-Stainless-Lang: python\r\nX-Stainless-Package-Version: 2.14.0\r\nX-Stainless-OS: Linux\r\n"
-        "X-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\n%s",
-        data ? "POST" : "GET", path, ask.port, headers);
-    if (data)
-        request_size += sprintf(request + request_size,
-            "Content-Type: application/json\r\nContent-Length: %zu\r\n", size);
-    request_size += sprintf(request + request_size, "\r\n");
-    memcpy(request + request_size, data, size);
-    request_size += size;
+    for (char *at = tokens; at && *at; at++) request_count += *at == '\n' && at[1];
+    requests = calloc(request_count, sizeof *requests);
+    for (int i = 0; i < request_count; i++) {
+        char *token = tokens ? strsep(&tokens, "\n") : "";
+        write_request(&requests[i], path, headers, token, data, size);
+    }
 }
 
 static bool settled(void)
@@ -348,6 +393,7 @@ static void turn(uint64_t at, uint64_t began, int *opened)
     while (*opened < ask.conns && *opened < may) open_conn(&conns[(*opened)++]);
     for (; ask.rate && next_arrival <= at; next_arrival += 1e9 / ask.rate)
         if (arrival_to - arrival_from < ARRIVALS) arrivals[arrival_to++ % ARRIVALS] = next_arrival;
+    if (ask.back_off) wake(at);
     start_requests();
     if (ask.skips) arrival_from = arrival_to;
     /* Arrivals are waited for awake, but only the last of the way: others share this core. */
@@ -364,6 +410,7 @@ int main(int count, char **words)
     latency = new_series(2000000);
     first_byte = new_series(2000000);
     event_delay = new_series(4000000);
+    turned_away = new_series(2000000);
     arrivals = malloc(ARRIVALS * sizeof *arrivals);
     conns = calloc(ask.conns, sizeof *conns);
     idle = calloc(ask.conns, sizeof *idle);

@@ -27,6 +27,8 @@ class Load:
     answers: int = 0
     skips: bool = False
     path: str = "/v1/messages"
+    tokens: Path | None = None
+    back_off_ms: int = 0
 
     def words(self, port: int, headers: Sequence[str]) -> list[str]:
         """The generator's arguments."""
@@ -40,6 +42,8 @@ class Load:
             ("-R", self.ramp),
             ("-S", self.settle),
             ("-n", self.answers),
+            ("-T", self.tokens),
+            ("-B", self.back_off_ms),
         )
         for flag, value in optional:
             if value:
@@ -68,6 +72,8 @@ class Figures:
     latency: list[int]
     first_byte: list[int]
     event_delay: list[int]
+    turned_away: list[int] = field(default_factory=list)
+    """Latency of answers that said 429 or 5xx; `latency` is that of the others."""
     statuses: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -145,5 +151,6 @@ def measure(
         latency=told["latency"],
         first_byte=told["first_byte"],
         event_delay=told["event_delay"],
+        turned_away=told["turned_away"],
         statuses=told["statuses"],
     )

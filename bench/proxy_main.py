@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from daypass_proxy import __main__ as product
-from daypass_proxy import app, forward
+from daypass_proxy import app, forward, serving
 from daypass_proxy.ledger import Balance, Hold, Reservation, Reserved, Settlement
 
 
@@ -76,7 +76,7 @@ def main() -> int:
         return product.main(asked.words)
     profile = cProfile.Profile()
     # From the first request on: what a start costs is another question.
-    replace(app, "run", partial(app.run, on_started=profile.enable))
+    replace(serving, "run", partial(serving.run, on_started=profile.enable))
     try:
         return product.main(asked.words)
     finally:

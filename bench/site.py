@@ -124,6 +124,8 @@ class Site:
             "DAYPASS_ANTHROPIC_URL": f"http://127.0.0.1:{self.upstream_port}",
             "DAYPASS_ANTHROPIC_KEYS": f"*=file://{key}",
             "DAYPASS_SHARED_KEYS": "1",
+            # One sandbox stands for all here.
+            "DAYPASS_SANDBOX_CONNECTIONS": "100000",
             "DAYPASS_PROXY_METRICS_LISTEN": f"unix:{self.folder / f'{port}.metrics'}",
         }
         program = ["daypass_proxy"] if flags is None else ["bench.proxy_main", *flags]

@@ -4,7 +4,7 @@
  * answers is chosen by a word in the request body, "bench:WORD":
  *
  *   json1k             a Messages answer of about 1 kB
- *   burst50 burst500   an SSE answer of that many deltas, all at once
+ *   burst50 burst500 burst20000   an SSE answer of that many deltas, all at once
  *   paced50x20         an SSE answer of 50 deltas, 20 ms apart, each with the time it was sent
  *   sip                json1k, but the request is read at 25 MB/s (what does a body cost while sent?)
  *
@@ -40,7 +40,7 @@ struct conn {
 static struct conn *wheel[WHEEL];
 static uint64_t now_ms;
 static int poller;
-static struct text json1k, burst50, burst500;
+static struct text json1k, burst50, burst500, burst20000;
 
 static const char SSE_HEAD[] =
     "HTTP/1.1 200 OK\r\nDate: Sun, 29 Nov 2026 12:00:00 GMT\r\n"
@@ -220,6 +220,7 @@ static bool answer(struct conn *c)
 {
     if (!c->key_ok) return put(c, NO_KEY, sizeof NO_KEY - 1);
     const char *word = word_of(c->in.data + c->head, c->need - c->head);
+    if (begins(word, "burst20000")) return put(c, burst20000.data, burst20000.size);
     if (begins(word, "burst500")) return put(c, burst500.data, burst500.size);
     if (begins(word, "burst50")) return put(c, burst50.data, burst50.size);
     if (begins(word, "paced")) {
@@ -369,6 +370,7 @@ int main(int count, char **words)
     json1k = make_json(700);
     burst50 = make_burst(50);
     burst500 = make_burst(500);
+    burst20000 = make_burst(20000);
     poller = epoll_create1(0);
     int listener = listen_on(atoi(words[1]));
     struct epoll_event e = {.events = EPOLLIN, .data.ptr = NULL}, got[512];

@@ -129,11 +129,11 @@ def make_scope(
     features: tuple[str, ...] = (),
     allowed_domains: tuple[str, ...] = (),
     max_output_tokens: int | None = None,
+    body: str = "compat",
 ) -> Scope:
     """Return a scope for one provider, anthropic."""
-    return Scope(
-        (Detail("anthropic", endpoints, models, features, allowed_domains, max_output_tokens),)
-    )
+    cap = max_output_tokens
+    return Scope((Detail("anthropic", endpoints, models, features, allowed_domains, cap, body),))
 
 
 def access_token(key: SigningKey, claims: Claims | None = None) -> str:

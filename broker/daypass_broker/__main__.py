@@ -22,6 +22,7 @@ from daypass_broker import (
     app,
     credential,
     db,
+    health,
     key_ring,
     policy_store,
     revocation,
@@ -32,7 +33,9 @@ from daypass_broker.act import SYSTEM, Act, acting
 from daypass_broker.credential import Role
 from daypass_broker.fields import FieldError
 from daypass_broker.keys import KeyRingError
-from daypass_core import log, server
+from daypass_broker.retention import RetentionError
+from daypass_broker.retention import command as retention
+from daypass_core import hardening, log, server
 from daypass_core.clock import SystemClock
 from daypass_core.ids import new_id
 from daypass_core.problem import Refusal
@@ -57,8 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         FieldError,
         KeyRingError,
         app.NotMigrated,
+        daypass_migrations.MigrationRefused,
         db.StoreUnavailable,
         tls.TlsError,
+        RetentionError,
         ValueError,
     ) as error:
         return _complain(error, _FAILED)
@@ -98,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     actions = keys.add_subparsers(required=True, metavar="ACTION")
     _add(actions, "replace", _replace_keys, "make new signing keys for those whose files are lost")
     _add(commands, "openapi", _openapi, "print the OpenAPI document of the admin listener")
+    _add_retention(commands)
     certificates = _add(commands, "tls", _tls, "make or renew our own CA and a server certificate")
     certificates.add_argument("--dir", type=Path, required=True, help="where the files go")
     certificates.add_argument(
@@ -105,6 +111,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     certificates.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
+
+
+def _add_retention(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    prune = _add(commands, "prune", _prune, "export what is old, and delete it")
+    for what in ("usage", "audit"):
+        prune.add_argument(
+            f"--{what}-months",
+            type=int,
+            metavar="N",
+            help=f"keep {what} of this month and N before it; without it all of it is kept",
+        )
+    prune.add_argument("--export", type=Path, metavar="DIR", help="where what is pruned goes first")
+    prune.add_argument("--dry-run", action="store_true", help="say what would go, no more")
+    prune.add_argument("--json", action="store_true", help="print one JSON object")
+    verify = _add(commands, "verify-export", _verify_export, "check what was exported")
+    verify.add_argument("directory", type=Path, metavar="DIR", help="where the exports are")
+    verify.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add(
@@ -121,7 +144,8 @@ def _add(
 def _serve(_: argparse.Namespace) -> None:
     read = settings.load()
     log.configure("broker", read.log_level)
-    server.harden()
+    hardening.harden()
+    hardening.forget_environment()
     server.run(app.run(read))
 
 
@@ -129,8 +153,8 @@ def _migrate(_: argparse.Namespace) -> None:
     read = _environment()
     database_url = settings.database_url(read)
     read.done()
-    daypass_migrations.upgrade(database_url)
-    print(f"database is at revision {daypass_migrations.HEAD}")
+    revision = daypass_migrations.upgrade(database_url)
+    print(f"database is at revision {revision}")
 
 
 def _create_credential(options: argparse.Namespace) -> None:
@@ -180,6 +204,54 @@ def _replace_keys(_: argparse.Namespace) -> None:
         print(f"replaced the {purpose} key: what the lost one signed stays good until it expires")
     if not replaced:
         print("nothing to replace: every active key can be used")
+
+
+def _prune(options: argparse.Namespace) -> None:
+    wish = retention.Wish(
+        options.usage_months, options.audit_months, options.export, options.dry_run
+    )
+    with _engine() as engine:
+        done = retention.prune(engine, wish, _say)
+    if options.json:
+        _print_json(done.as_dict())
+        return
+    for line in done.lines():
+        print(line)
+
+
+def _verify_export(options: argparse.Namespace) -> None:
+    """Also against the database, where one is named."""
+    if any(name.startswith("DAYPASS_DATABASE_URL") for name in environment()):
+        with _engine() as engine:
+            count, wrong = retention.verify(engine, options.directory)
+    else:
+        count, wrong = retention.verify(None, options.directory)
+    if options.json:
+        _print_json({"exports": count, "wrong": wrong})
+    else:
+        print(f"{count} exports, {len(wrong)} problems")
+    if wrong:
+        raise RetentionError("; ".join(wrong))
+
+
+@contextmanager
+def _engine() -> Iterator[sa.Engine]:
+    """Open the database that the settings name, which must have the present schema."""
+    read = _environment()
+    database_url = settings.database_url(read)
+    read.done()
+    engine = db.connect(database_url)
+    try:
+        objection = health.objection(engine)
+        if objection is not None:
+            raise app.NotMigrated(objection)
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _openapi(_: argparse.Namespace) -> None:

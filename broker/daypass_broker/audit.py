@@ -23,6 +23,7 @@ _MINUTE_MS = 60_000
 class AuditTag(StrEnum):
     """Every audit event there is; grammar `subject.verb-past`, alphabetical."""
 
+    AUDIT_PRUNED = "audit.pruned"
     CREDENTIAL_ISSUED = "credential.issued"
     CREDENTIAL_REVOKED = "credential.revoked"
     GRANT_ISSUED = "grant.issued"
@@ -53,6 +54,7 @@ class AuditTag(StrEnum):
     TENANT_RESTORED = "tenant.restored"
     TENANT_REVOKED = "tenant.revoked"
     TOKEN_ISSUED = "token.issued"  # noqa: S105
+    USAGE_PRUNED = "usage.pruned"
 
 
 def append(
@@ -83,6 +85,12 @@ def append(
             request_id=request_id,
         )
     )
+
+
+def newest(conn: sa.Connection) -> int:
+    """Return when the last event was, in epoch milliseconds; 0 without one."""
+    query = sa.select(schema.audit.c.at).order_by(schema.audit.c.seq.desc()).limit(1)
+    return int(conn.execute(query).scalar() or 0)
 
 
 def count(conn: sa.Connection, subject: str, kind: str, at: int) -> None:

@@ -10,13 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
+from daypass_core import database_url
 from daypass_migrations import parse_url
 
+CONNECTIONS = 20
+"""How many a broker opens at most; half of them stay open."""
 _WRITES = "daypass_writes"
 _PRAGMAS = (
     "PRAGMA busy_timeout = 5000",
@@ -27,10 +32,16 @@ _PRAGMAS = (
 )
 # A query that waits longer than this is worth less than an answer of 503. Who is stopped in the
 # middle of an act must not keep its locks: the ledger needs the accounts.
-_POSTGRES_OPTIONS = (
-    "-c lock_timeout=5000 -c statement_timeout=10000 -c idle_in_transaction_session_timeout=10000"
-    " -c timezone=UTC"
-)
+_CONNECT = {
+    "connect_timeout": 3,
+    "options": "-c lock_timeout=5000 -c statement_timeout=10000"
+    " -c idle_in_transaction_session_timeout=10000 -c timezone=UTC",
+}
+_NOT_SUPPORTED = "0A000"
+_OF_URL = ("user", "password", "host", "port", "dbname")
+_REFUSES_US = frozenset({"42501", "25006"})
+"""SQLSTATEs that say: this login may not do that now (a role was taken from it), or this server
+writes nothing (it is a standby since a moment ago). Somebody will see to it; ask again."""
 
 
 class StoreUnavailable(Exception):
@@ -47,28 +58,61 @@ class StoreInDoubt(StoreUnavailable):
     """
 
 
-def connect(url: str) -> sa.Engine:
+def connect(url: str, *, file: Path | None = None) -> sa.Engine:
     """Make the engine of one database URL; nothing is opened before the first transaction.
 
-    Raises ValueError when the URL names neither a SQLite file nor Postgres.
+    A PostgreSQL URL is read again from `file`, where there is one, for each new connection. Raises
+    ValueError when the URL names neither a SQLite file nor Postgres.
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
-        return sa.create_engine(
+        engine = sa.create_engine(
             parsed,
-            pool_size=10,
-            max_overflow=10,
+            pool_size=CONNECTIONS // 2,
+            max_overflow=CONNECTIONS // 2,
             pool_timeout=5,
             pool_pre_ping=True,
             hide_parameters=True,
-            connect_args={"connect_timeout": 3, "options": _POSTGRES_OPTIONS},
+            connect_args=_CONNECT,
         )
+        event.listen(engine, "handle_error", _drop_stale_plans)
+        if file is not None:
+            event.listen(engine, "do_connect", partial(_use_file, file))
+        return engine
     engine = sa.create_engine(
-        parsed, pool_size=10, max_overflow=10, pool_timeout=5, hide_parameters=True
+        parsed,
+        pool_size=CONNECTIONS // 2,
+        max_overflow=CONNECTIONS // 2,
+        pool_timeout=5,
+        hide_parameters=True,
     )
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _use_file(
+    file: Path, dialect: sa.Dialect, _record: Any, _arguments: Any, parameters: dict[str, Any]
+) -> None:
+    """Connect with what the file says now: a password that was changed is good from here on."""
+    try:
+        _, found = dialect.create_connect_args(parse_url(database_url.url_in(file)))
+    except ValueError as error:
+        raise StoreUnavailable(f"the URL in {file} {error}") from None
+    for name in _OF_URL:
+        parameters.pop(name, None)
+    parameters.update(found)
+    parameters.update(_CONNECT)
+
+
+def _drop_stale_plans(context: Any) -> None:
+    """Take a prepared statement whose columns a migration has changed for a lost connection.
+
+    Nothing was done, and the next connection prepares it anew: it is an answer of "ask again".
+    """
+    error = context.original_exception
+    if getattr(error, "sqlstate", None) == _NOT_SUPPORTED and "cached plan" in str(error):
+        context.is_disconnect = True
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
@@ -114,6 +158,8 @@ def _translated(kind: type[StoreUnavailable] = StoreUnavailable) -> Iterator[Non
     except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
         raise kind(f"the database does not answer: {_driver_says(error)}") from error
     except exc.DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) in _REFUSES_US:
+            raise kind(f"the database refuses this login: {_driver_says(error)}") from error
         if not error.connection_invalidated:
             raise
         raise kind("the database closed the connection") from error

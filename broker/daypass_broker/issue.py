@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -65,6 +67,12 @@ _LONGEST_WAIT = 1.5
 _LATER = 0.01  # timers may fire a little early
 
 BODY_SECONDS = 10.0
+_REQUEST_ID = re.compile(r"req_[a-z2-7]{26}")
+_SHORT_GRANT_TYPES = {
+    oauth.JWT_BEARER: "jwt_bearer",
+    oauth.REFRESH_TOKEN: "refresh_token",
+    oauth.TOKEN_EXCHANGE: "token_exchange",
+}
 
 
 class TokenEndpoint:
@@ -84,15 +92,19 @@ class TokenEndpoint:
 
     async def post(self, request: Request) -> Response:
         """Answer one token request."""
-        request_id.set(self._services.new_id("req"))
+        request_id.set(self._request_id(request))
+        began, grant_type, outcome = time.monotonic(), "unknown", "issued"
         try:
             body = await _read(request)
             audience = self._services.settings.audience
             content_type = request.headers.get("content-type", "")
             asked = token_request.parse(content_type, body, audience=audience)
+            grant_type = _SHORT_GRANT_TYPES[asked.grant_type]
             rendered = oauth.render(await self.issue(asked, peer=self._peer(request)))
         except Exception as error:
-            rendered = oauth.render_error(_as_error(error))
+            refused = _as_error(error)
+            outcome, rendered = refused.error, oauth.render_error(refused)
+        self._services.metrics.token_answered(grant_type, outcome, time.monotonic() - began)
         headers = {**rendered.headers, "request-id": request_id.get() or ""}
         return Response(rendered.body, rendered.status, headers)
 
@@ -107,7 +119,7 @@ class TokenEndpoint:
             sandbox = _sandbox_of(proof)
             self._log_refused(decision.reason, sandbox, peer)
             if sandbox is not None:
-                await asyncio.to_thread(clone.end_both, self._services, sandbox, decision)
+                await self._services.threads.run(clone.end_both, self._services, sandbox, decision)
             raise decision.as_error()
         answer = await recorded.answer(
             decision, asked.grant_type, self._services.signer, self._sleep
@@ -136,7 +148,7 @@ class TokenEndpoint:
             self._failures.failed(peer, credential, now)
             told, subject = refusal_to_tell(asked, refused)
             if subject is not None:
-                await asyncio.to_thread(self._count, subject, refused.reason)
+                await self._services.threads.run(self._count, subject, refused.reason)
             self._log_refused(refused.reason, subject, peer, refused.detail)
             raise OAuthError("invalid_grant", told) from None
         self._failures.verified(credential)
@@ -144,7 +156,7 @@ class TokenEndpoint:
 
     async def _decide(self, asked: TokenRequest, proof: Proof, peer: str) -> Recorded | Refused:
         for waits_left in range(_WAITS, -1, -1):
-            decision = await asyncio.to_thread(self._record, asked, proof, peer)
+            decision = await self._services.threads.run(self._record, asked, proof, peer)
             if not isinstance(decision, TooSoon):
                 return decision
             if waits_left:
@@ -157,20 +169,27 @@ class TokenEndpoint:
         """Decide and record, in one transaction; a refusal is recorded as a count."""
         # First: what works once must not be spent on an answer that nobody can sign.
         self._services.signer.check(*_kinds(proof))
-        with db.begin(self._services.engine) as conn:
-            # The first lock: what a revocation ends is either seen here or issued after it.
-            revocation.share_version(conn)
-            subject = self._subject(conn, proof)
-            decision = (
-                subject
-                if isinstance(subject, Refused | TooSoon)
-                else self._decide_in(conn, asked, proof, subject, peer)
-            )
-            if isinstance(decision, Refused):
-                at = int(self._services.clock.now() * 1000)
-                about = subject.sandbox if isinstance(subject, Subject) else _rule_of(proof)
-                audit.count(conn, about, f"token_refused:{decision.reason}", at)
-            return decision
+        decision: Recorded | Refused | TooSoon | None = None
+        try:
+            with db.begin(self._services.engine) as conn:
+                # The first lock: what a revocation ends is either seen here or issued after it.
+                revocation.share_version(conn)
+                subject = self._subject(conn, proof)
+                decision = (
+                    subject
+                    if isinstance(subject, Refused | TooSoon)
+                    else self._decide_in(conn, asked, proof, subject, peer)
+                )
+                if isinstance(decision, Refused):
+                    at = int(self._services.clock.now() * 1000)
+                    about = subject.sandbox if isinstance(subject, Subject) else _rule_of(proof)
+                    audit.count(conn, about, f"token_refused:{decision.reason}", at)
+                return decision
+        except db.StoreInDoubt as error:
+            if isinstance(decision, Recorded) and decision.may_be_repeated:
+                # Nothing is spent by it: a row more or less is harmless, so it may be asked again.
+                raise db.StoreUnavailable(str(error)) from error
+            raise
 
     def _subject(self, conn: sa.Connection, proof: Proof) -> Subject | Refused | TooSoon:
         """Say whose rows a proof is about; a workload gets its sandbox here, at its first time."""
@@ -239,16 +258,27 @@ class TokenEndpoint:
             audit.count(conn, subject, f"token_refused:{reason}", at)
 
     def _log_refused(self, reason: str, subject: str | None, peer: str, detail: str = "") -> None:
+        self._services.metrics.token_refused(str(reason))
         event(log, "token_refused", reason=str(reason), sandbox=subject, peer=peer, detail=detail)
 
     def _peer(self, request: Request) -> str:
         """Return the sandbox's address as the proxy saw it, else the connection's own."""
-        # Over the Unix socket only the proxy can speak; over TCP anybody could set the header, and
-        # only from where the settings say that proxies are is it believed.
-        settings, host = self._services.settings, request.client.host if request.client else ""
-        if settings.internal.is_unix or inside(settings.trusted_proxies, host):
+        if self._believes(request):
             return request.headers.get("x-daypass-peer", "")
-        return host
+        return request.client.host if request.client else ""
+
+    def _request_id(self, request: Request) -> str:
+        """Return the id that the proxy's log line of this exchange has, else one of our own."""
+        told = request.headers.get("x-daypass-request-id", "")
+        if _REQUEST_ID.fullmatch(told) and self._believes(request):
+            return told
+        return self._services.new_id("req")
+
+    def _believes(self, request: Request) -> bool:
+        # Over the Unix socket only the proxy can speak; over TCP anybody could set the headers, and
+        # only from where the settings say that proxies are are they believed.
+        settings, host = self._services.settings, request.client.host if request.client else ""
+        return settings.internal.is_unix or inside(settings.trusted_proxies, host)
 
 
 async def _read(request: Request) -> bytes:

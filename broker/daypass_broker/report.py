@@ -107,6 +107,7 @@ def usage(
         "rows": [_call(row) for row in found[:limit]],
         "totals": _totals(conn, matching),
         "next": found[limit - 1].id if len(found) > limit else None,
+        **_pruned(conn, wanted),
     }
 
 
@@ -136,7 +137,27 @@ def grouped(
         "rows": rows,
         "totals": _totals(conn, matching),
         "next": rows[-1][by.field] if len(found) > limit else None,
+        **_pruned(conn, wanted),
     }
+
+
+def _pruned(conn: sa.Connection, wanted: UsageFilter) -> dict[str, object]:
+    """Say which part of the time that is asked for was pruned, and the files it is in.
+
+    Empty if none was. A month counts as soon as it is exported: from then on rows go.
+    """
+    table = schema.usage_pruned
+    query = sa.select(table).where(table.c.file.is_not(None)).order_by(table.c.month_at)
+    if wanted.since is not None:
+        query = query.where(table.c.until_at > wanted.since * 1000)
+    if wanted.until is not None:
+        query = query.where(table.c.month_at < wanted.until * 1000)
+    months = conn.execute(query).all()
+    if not months:
+        return {}
+    before = max(month.until_at for month in months) // 1000
+    exports = [month.file for month in months]
+    return {"pruned": {"before": times.format_second(before), "exports": exports}}
 
 
 def _keyed(conn: sa.Connection, by: Grouping) -> sa.Select[Any]:

@@ -56,7 +56,7 @@ def append(
     ends is left, where that is known to be sooner than for others.
     """
     table = schema.revocation
-    _prune(act)
+    prune(act)
     version = lock_version(act.conn) + 1
     row_id = act.new_id("rev")
     usual = _expiry(scope, act.second if not_before is None else not_before)
@@ -142,14 +142,16 @@ def _expiry(scope: str, start: int) -> int:
     return _NEVER if scope == "kid" else start + _DAY_SECONDS
 
 
-def _prune(act: Act) -> None:
-    """Remove rows that can end nothing any more; their absence changes no verdict."""
+def prune(act: Act) -> int:
+    """Remove rows that can end nothing any more: their absence changes no verdict. Return how many.
+
+    The caller holds `lock_version`, or is about to take it.
+    """
     table = schema.revocation
     unknown_key = (table.c.scope == "kid") & ~table.c.ident.in_(sa.select(schema.signing_key.c.kid))
     old = table.c.created_at < act.at - _DAY_SECONDS * 1000
-    act.conn.execute(
-        sa.delete(table).where((table.c.expires_at < act.second) | (unknown_key & old))
-    )
+    dead = (table.c.expires_at < act.second) | (unknown_key & old)
+    return act.conn.execute(sa.delete(table).where(dead)).rowcount
 
 
 def _of_tenant(tenant: str) -> sa.ColumnElement[bool]:

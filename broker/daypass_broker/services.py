@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from daypass_broker import db
+from daypass_broker.health import Ending
+from daypass_broker.metrics import Metrics
 from daypass_broker.settings import Settings
+from daypass_broker.threads import Threads
 
 if TYPE_CHECKING:
     from daypass_broker.key_ring import KeyRing
@@ -32,3 +35,6 @@ class Services:
     keys: KeyRing
     new_id: Callable[[str], str]
     now_ms: Callable[[sa.Connection], int] = db.now_ms
+    ending: Ending = field(default_factory=Ending)
+    metrics: Metrics = field(default_factory=Metrics)
+    threads: Threads = field(default_factory=Threads)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import daypass_migrations
+from daypass_core import database_url as location
 from daypass_core.claims import MAX_ACCESS_LIFE, parse_trust_domain
 from daypass_core.log import LEVELS
+from daypass_core.server import DRAIN_SECONDS
 from daypass_core.settings import Listen, Reader, environment
 from daypass_core.source import read_networks
 from daypass_core.vault_settings import VaultSettings, read_vault
@@ -73,7 +75,11 @@ class Settings:
     min_token_ttl: int
     federation: FederationSettings = FederationSettings()
     webhooks: Mapping[str, Path] = field(default_factory=dict)  # files of secrets, by vendor
+    metrics_listen: tuple[Listen, ...] = ()
     trusted_proxies: tuple[str, ...] = ()  # networks that may say whose token request it is
+    not_ready_seconds: float = 0.0
+    broker_drain_seconds: float = DRAIN_SECONDS
+    database_url_file: Path | None = None  # read again for every connection
 
     @property
     def broker_audience(self) -> str:
@@ -103,7 +109,13 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         min_token_ttl=min_token_ttl(read),
         federation=_federation(read),
         webhooks=read.parsed("DAYPASS_WEBHOOK_SECRETS", _webhooks, {}, {}),
+        metrics_listen=read.listens("DAYPASS_BROKER_METRICS_LISTEN", ()),
         trusted_proxies=read.parsed("DAYPASS_TRUSTED_PROXIES", read_networks, (), ()),
+        not_ready_seconds=read.seconds("DAYPASS_READY_SECONDS", 0.0, most=300.0),
+        broker_drain_seconds=read.seconds(
+            "DAYPASS_BROKER_DRAIN_SECONDS", DRAIN_SECONDS, least=0.1, most=3600.0
+        ),
+        database_url_file=location.file(read),
     )
     if (settings.tls_cert is None) != (settings.tls_key is None):
         read.problem("DAYPASS_BROKER_TLS_KEY", "set it together with DAYPASS_BROKER_TLS_CERT")
@@ -136,7 +148,7 @@ def _name(value: str) -> str:
 
 def database_url(read: Reader) -> str:
     """Read where the database is; commands that work on it directly need no more than this."""
-    return read.parsed("DAYPASS_DATABASE_URL", _database_url, "")
+    return location.read(read, _database_url)
 
 
 def _database_url(value: str) -> str:

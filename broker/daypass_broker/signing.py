@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 from daypass_broker.key_ring import KeyRing
 from daypass_broker.keys import PROBE, Purpose, SigningKey
@@ -41,8 +42,12 @@ class Signer:
     Every method may raise keys.SigningUnavailable, and waits for a vault when `remote`.
     """
 
-    def __init__(self, keys: KeyRing) -> None:
+    def __init__(
+        self, keys: KeyRing, signed: Callable[[str, float], None] = lambda *_: None
+    ) -> None:
+        """`signed` is told of each signature: its purpose, and the seconds it took."""
         self._keys = keys
+        self._signed = signed
 
     @property
     def remote(self) -> bool:
@@ -69,15 +74,21 @@ class Signer:
         key = self._keys.signer(Purpose.ACCESS, claims.key_id)
         if key is None:
             raise ValueError("claims name another key than the active one")
-        return _sign(key, access_payload(claims))
+        return self._sign(key, access_payload(claims))
 
     def sign_launch(self, claims: LaunchClaims) -> str:
         """Return a launch credential with these claims."""
-        return _sign(self._keys.active(Purpose.LAUNCH), launch_payload(claims))
+        return self._sign(self._keys.active(Purpose.LAUNCH), launch_payload(claims))
 
     def sign_renewal(self, claims: RenewalClaims) -> str:
         """Return a renewal generation with these claims."""
-        return _sign(self._keys.active(Purpose.RENEWAL), renewal_payload(claims))
+        return self._sign(self._keys.active(Purpose.RENEWAL), renewal_payload(claims))
+
+    def _sign(self, key: SigningKey, payload: Mapping[str, object]) -> str:
+        began = time.perf_counter()
+        token = _sign(key, payload)
+        self._signed(key.purpose.value, time.perf_counter() - began)
+        return token
 
 
 def _sign(key: SigningKey, payload: Mapping[str, object]) -> str:

@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+TIME_HEADER = "x-daypass-time"
+"""Header of the broker's key set: its time in epoch seconds, with three decimals."""
+
 
 class Clock(Protocol):
     """Where the time comes from."""

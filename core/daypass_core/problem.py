@@ -129,7 +129,8 @@ class _Usual:
 _USUAL: dict[Code, _Usual] = {
     Code.MISSING_TOKEN: _Usual(401, "no access token; send it as Authorization: Bearer"),
     Code.INVALID_TOKEN: _Usual(401, "access token is not valid here"),
-    Code.TOKEN_EXPIRED: _Usual(401, "access token expired; fetch a new one"),
+    # Who can renew does so whatever this says; who cannot would send its whole body ten times more.
+    Code.TOKEN_EXPIRED: _Usual(401, "access token expired; fetch a new one", should_retry=False),
     Code.TOKEN_REVOKED: _Usual(401, "access token revoked", should_retry=False),
     Code.FOREIGN_SOURCE: _Usual(
         401, "access token may not be used from this address", should_retry=False

@@ -28,7 +28,10 @@ RESERVED_NAMES = frozenset(
 DETAIL_TYPE = "llm_inference"
 _ROOT = "authorization_details"
 _REQUIRED = frozenset({"type", "provider", "endpoints", "models"})
-_OPTIONAL = frozenset({"features", "allowed_domains", "max_output_tokens"})
+_OPTIONAL = frozenset({"features", "allowed_domains", "max_output_tokens", "body"})
+BODIES = ("strict", "compat", "open")
+"""How much of a body may be unknown to the proxy, from the least on: nothing, options, kinds."""
+USUAL_BODY = "compat"
 _MODEL = re.compile(r"[!-)+-~]{1,128}\*?|\*")  # printable ASCII, '*' at the end only
 _FEATURE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _DOMAIN = re.compile(
@@ -55,7 +58,7 @@ class Detail:
 
     Models are exact or end in one `*`, matched on the whole string. `features` and
     `allowed_domains` list what is switched on: empty means none. `max_output_tokens` None means
-    no cap from the scope.
+    no cap from the scope. `body` is one of BODIES.
     """
 
     provider: str
@@ -64,6 +67,7 @@ class Detail:
     features: tuple[str, ...] = ()
     allowed_domains: tuple[str, ...] = ()
     max_output_tokens: int | None = None
+    body: str = USUAL_BODY
 
     def allows_endpoint(self, endpoint: str) -> bool:
         """Say whether this endpoint may be called."""
@@ -172,6 +176,9 @@ def _check_covered(parent: Detail, child: Detail, field: str) -> None:
     cap = parent.max_output_tokens
     if cap is not None and (child.max_output_tokens is None or child.max_output_tokens > cap):
         raise ScopeError(f"{field}.max_output_tokens", f"must be given and at most {cap}")
+    if BODIES.index(child.body) > BODIES.index(parent.body):
+        allowed = " or ".join(BODIES[: BODIES.index(parent.body) + 1])
+        raise ScopeError(f"{field}.body", f"must be {allowed}; left out it is {USUAL_BODY}")
 
 
 def _parse_detail(value: object, field: str) -> Detail:
@@ -202,6 +209,7 @@ def _parse_detail(value: object, field: str) -> Detail:
             value.get("allowed_domains", []), f"{field}.allowed_domains", _DOMAIN, least=0
         ),
         max_output_tokens=_cap(value, f"{field}.max_output_tokens"),
+        body=_body(value, f"{field}.body"),
     )
 
 
@@ -231,6 +239,13 @@ def _cap(detail: Mapping[str, object], field: str) -> int | None:
     return value
 
 
+def _body(detail: Mapping[str, object], field: str) -> str:
+    value = detail.get("body", USUAL_BODY)
+    if not isinstance(value, str) or value not in BODIES:
+        raise ScopeError(field, f"must be {', '.join(BODIES[:-1])} or {BODIES[-1]}")
+    return value
+
+
 def _detail_to_wire(detail: Detail) -> dict[str, object]:
     wire: dict[str, object] = {
         "type": DETAIL_TYPE,
@@ -244,4 +259,6 @@ def _detail_to_wire(detail: Detail) -> dict[str, object]:
         wire["allowed_domains"] = list(detail.allowed_domains)
     if detail.max_output_tokens is not None:
         wire["max_output_tokens"] = detail.max_output_tokens
+    if detail.body != USUAL_BODY:
+        wire["body"] = detail.body
     return wire

@@ -10,11 +10,14 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NoReturn
+from urllib.parse import parse_qsl
 
 _HIDDEN = "***"
 _MAX_FILE_BYTES = 64 * 1024
 _TENANT = "{tenant}"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_FEDERATION = ("rule", "organization", "service_account", "workspace")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 # One segment of a Vault path: no separators, no escapes, and no leading dot, so no "..".
 _SEGMENT = re.compile(r"(?:[A-Za-z0-9_-]|\{tenant\})(?:[A-Za-z0-9_.-]|\{tenant\})*")
@@ -91,13 +94,34 @@ class BadReference(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """Where a secret lives; for `env`, `path` is the variable's name."""
+class Federation:
+    """As whom an identity token is exchanged at the provider: names of its own, no secrets."""
 
-    kind: Literal["vault", "env", "file"]
+    rule: str
+    organization: str
+    service_account: str | None = None
+    workspace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Where a secret lives; for `env`, `path` is the variable's name.
+
+    For `federation` it lives nowhere: `path` is a file with an identity token, which the provider
+    gives a short-lived credential for, and `field` says as whom (`federation`).
+    """
+
+    kind: Literal["vault", "env", "file", "federation"]
     path: str
     mount: str = ""
     field: str = ""
+
+    @property
+    def federation(self) -> Federation:
+        """As whom the identity token is exchanged; raises ValueError for any other kind."""
+        if self.kind != "federation":
+            raise ValueError("reference is none of an identity token")
+        return Federation(**dict(parse_qsl(self.field)))
 
     @property
     def per_tenant(self) -> bool:
@@ -113,17 +137,17 @@ class Reference:
     def __str__(self) -> str:
         if self.kind == "vault":
             return f"vault://{self.mount}/{self.path}#{self.field}"
+        if self.kind == "federation":
+            return f"federation://{self.path}?{self.field}"
         return f"{self.kind}://{self.path}"
 
 
 def parse_reference(text: str) -> Reference:
-    """Read `vault://mount/path#field`, `env://NAME` or `file:///path`.
+    """Read `vault://mount/path#field`, `env://NAME`, `file:///path` or `federation:///path?…`.
 
     Raises BadReference, which never repeats the text: a key pasted by mistake must not be shown.
     """
-    kind, separator, rest = text.partition("://")
-    if not separator:
-        raise BadReference("expected vault://mount/path#field, env://NAME or file:///path")
+    kind, _, rest = text.partition("://")
     if kind == "vault":
         return _vault_reference(rest)
     if kind == "env":
@@ -131,10 +155,36 @@ def parse_reference(text: str) -> Reference:
             raise BadReference("expected env://NAME with the name of an environment variable")
         return Reference("env", rest)
     if kind == "file":
-        if not rest.startswith("/") or ".." in rest.split("/") or "\x00" in rest:
+        if not _is_path(rest):
             raise BadReference("expected file:///path with an absolute path without '..'")
         return Reference("file", rest)
-    raise BadReference("expected vault://mount/path#field, env://NAME or file:///path")
+    if kind == "federation":
+        return _federation_reference(rest)
+    raise BadReference(
+        "expected vault://mount/path#field, env://NAME, file:///path or federation:///path?rule=…"
+    )
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith("/") and ".." not in text.split("/") and "\x00" not in text
+
+
+def _federation_reference(rest: str) -> Reference:
+    expected = BadReference(
+        "expected federation:///path?rule=…&organization=… with the file of an identity token;"
+        " service_account=… and workspace=… may follow"
+    )
+    path, _, query = rest.partition("?")
+    pairs = [pair.partition("=") for pair in query.split("&")]
+    names = [name for name, _, _ in pairs]
+    if not _is_path(path) or not all(_ID.fullmatch(value) for _, _, value in pairs):
+        raise expected
+    # In one order, so that the same credential is always written alike, and named once.
+    known = [name for name in _FEDERATION if name in names]
+    if len(known) < len(names) or known[:2] != ["rule", "organization"]:
+        raise expected
+    values = {name: value for name, _, value in pairs}
+    return Reference("federation", path, field="&".join(f"{one}={values[one]}" for one in known))
 
 
 def _vault_reference(rest: str) -> Reference:

@@ -1,54 +1,45 @@
 """Vault or OpenBao, logged in: reads secrets (KV version 2), and asks what others ask through it.
 
-The only file that knows hvac's errors and logins.
-
-Synchronous, so users call it in a thread. Every failure becomes one of three errors, and the
-difference matters to callers: `VaultUnavailable` passes (keep the last good value), `VaultRefused`
-needs an operator, `VaultMissing` means there is nothing to read. Their messages name mount, path
-and field, never values.
+Synchronous, so users call it in a thread. Every failure is one of the errors of `vault_errors`.
+`vault_session` says when to log in, `vault_login` what with; the only file of core that reveals a
+secret, and with `vault_errors` the only one that knows hvac.
 """
 
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.client import NO_CONTENT
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import hvac
-import hvac.exceptions as vault_errors
-import requests  # noqa: TID251  hvac lets its exceptions through; no request is made with it here
+import requests  # noqa: TID251  hvac's session and its answers; no request is made with it here
 
-from daypass_core.secret import Secret, SecretUnreadable, read_secret_file
+from daypass_core.log import event, get_logger, request_id
+from daypass_core.secret import Secret
+from daypass_core.vault_errors import (
+    VaultBusy,
+    VaultError,
+    VaultMissing,
+    VaultRefused,
+    VaultUnavailable,
+    body_of,
+    translated,
+)
+from daypass_core.vault_gate import Gate
+from daypass_core.vault_login import Login, Stamp
+from daypass_core.vault_session import Granted, Session
 from daypass_core.vault_settings import VaultSettings
+
+__all__ = [
+    "REQUEST_ID_HEADER", "TIMEOUT", "Vault", "VaultBusy", "VaultError", "VaultMissing",
+    "VaultRefused", "VaultUnavailable",
+]  # fmt: skip
+
+log = get_logger(__name__)
 
 TIMEOUT = 2
 """Seconds for one request: a frozen Vault must not hold a thread for hvac's 30."""
-_SPARE = 0.2  # an AppRole token is replaced when this share of its lease is left
-_T = TypeVar("_T")
-# Vault answers 403 to a bad token, an expired one and a missing policy alike.
-_REFUSED = (
-    vault_errors.Forbidden,
-    vault_errors.Unauthorized,
-    vault_errors.InvalidRequest,
-    vault_errors.UnsupportedOperation,
-    vault_errors.ParamValidationError,
-)
-
-
-class VaultError(Exception):
-    """Base of the three."""
-
-
-class VaultUnavailable(VaultError):
-    """Vault cannot answer now: down, sealed, too slow, over its rate limit, redirecting."""
-
-
-class VaultRefused(VaultError):
-    """Vault answered no: credentials or policy."""
-
-
-class VaultMissing(VaultError):
-    """The path, its latest version, or the field does not exist or is empty."""
+REQUEST_ID_HEADER = "X-Daypass-Request-Id"
+"""Names the request that made us ask; an audit device shows it where it is told to."""
 
 
 class Vault:
@@ -57,23 +48,38 @@ class Vault:
     def __init__(
         self, settings: VaultSettings, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._settings = settings
         self._monotonic = monotonic
-        self._lock = threading.Lock()  # one login at a time
-        self._login_due = 0.0  # monotonic second; infinity for tokens we are given
-        self._logins = 0
-        session = requests.Session()
+        self._http = requests.Session()
         # Neither proxies nor .netrc nor CA variables of the environment decide where keys travel.
-        session.trust_env = False
-        session.verify = str(settings.ca_file) if settings.ca_file else True
-        self._client = hvac.Client(
-            url=settings.address,
-            token="",  # never from VAULT_TOKEN or ~/.vault-token
-            timeout=TIMEOUT,
-            allow_redirects=False,  # the token header would follow
-            session=session,
-            namespace=settings.namespace,
-        )
+        self._http.trust_env = False
+        self._http.verify = str(settings.ca_file) if settings.ca_file else True
+        self._http.auth = _with_request_id
+        self._door = _Door(settings, self._connect)
+        self._session = Session(self._door, monotonic)
+        self._gate = Gate()
+
+    @property
+    def login(self) -> str:
+        """The way to log in, for a person: no part of a token."""
+        return self._door.words
+
+    @property
+    def logins(self) -> Mapping[str, int]:
+        """How many logins were "ok" and "failed"."""
+        return self._session.counts
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds to the end of the token in use; None where there is none, or it is not known."""
+        return self._session.seconds_left
+
+    def reach(self) -> None:
+        """Log in if that is due, and ask whether Vault serves; raises VaultError."""
+        what = "vault health"
+        with self._gate.passing(what):
+            self._session.ensure()
+            query = "standbyok=true&perfstandbyok=true"
+            translated(lambda: self._door.plain.adapter.get(f"/v1/sys/health?{query}"), what)
 
     def read(self, mount: str, path: str, field: str) -> Secret:
         """Return the field of the latest version of a KV v2 secret.
@@ -81,6 +87,7 @@ class Vault:
         Raises VaultUnavailable, VaultRefused or VaultMissing.
         """
         where = f"{mount}/{path}"
+        began = self._monotonic()
         body = self.ask(
             f"read of {where}",
             lambda client: client.secrets.kv.v2.read_secret_version(
@@ -94,6 +101,13 @@ class Vault:
         value = values.get(field)
         if not isinstance(value, str) or not value:
             raise VaultMissing(f"vault {where} has no text in field {field}")
+        event(
+            log,
+            "vault_read",
+            reference=f"vault://{where}#{field}",
+            version=_version(data),
+            ms=round((self._monotonic() - began) * 1000, 1),
+        )
         return Secret(value)
 
     def ask(self, what: str, request: Callable[[Any], object]) -> dict[str, Any]:
@@ -101,97 +115,106 @@ class Vault:
 
         `what` names it in errors; an answer without content is an empty object. Raises
         VaultUnavailable, VaultRefused or VaultMissing. A 403 is answered with one new login and one
-        more try: the token may have ended before its lease did.
+        more try, but not again and again: the token may have ended before its time, or the policy
+        does not allow it, and Vault says the same to both.
         """
-        logins = self._login_if_due()
-        try:
-            return self._ask_once(f"vault {what}", request)
-        except VaultRefused:
-            if self._settings.token is not None:
+        what = f"vault {what}"
+        with self._gate.passing(what):
+            number = self._session.ensure()
+            try:
+                return self._ask_once(what, request)
+            except VaultRefused:
+                if not self._session.another(number):
+                    raise
+            try:
+                answer = self._ask_once(what, request)
+            except VaultMissing:
+                self._session.helped()
                 raise
-            self._login_again(logins)
-            return self._ask_once(f"vault {what}", request)
+            self._session.helped()
+            return answer
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.adapter.close()
+        self._http.close()
 
     def _ask_once(self, what: str, request: Callable[[Any], object]) -> dict[str, Any]:
-        answer = _translated(lambda: request(self._client), what)
+        answer = translated(lambda: request(self._door.client), what)
         if isinstance(answer, requests.Response) and answer.status_code == NO_CONTENT:
             return {}
-        return _body(answer, what)
+        return body_of(answer, what)
 
-    def _login_if_due(self) -> int:
-        """Log in when the token is absent or near its end; return the count of logins so far."""
-        with self._lock:
-            if self._monotonic() >= self._login_due:
-                self._login()
-            return self._logins
-
-    def _login_again(self, seen: int) -> None:
-        """Log in after a refusal, unless another thread has done so since `seen`."""
-        with self._lock:
-            if self._logins == seen:
-                self._login()
-
-    def _login(self) -> None:
-        settings = self._settings
-        if settings.token_file is not None:
-            try:
-                self._client.token = read_secret_file(settings.token_file).reveal()
-            except SecretUnreadable as error:
-                raise VaultRefused(f"vault token file: {error}") from None
-            lease = 0.0
-        elif settings.token is not None:
-            self._client.token = settings.token.reveal()
-            lease = 0.0
-        else:
-            lease = self._login_approle()
-        # A fresh login instead of renewals: those shorten silently near the maximum life.
-        self._login_due = self._monotonic() + lease * (1 - _SPARE) if lease else float("inf")
-        self._logins += 1
-
-    def _login_approle(self) -> float:
-        """Exchange role and secret id for a token; return its lease in seconds, 0 for no end."""
-        settings = self._settings
-        role_id, secret_id = settings.role_id, settings.secret_id
-        assert role_id is not None  # VaultSettings saw to both
-        assert secret_id is not None
-        answer = _translated(
-            lambda: self._client.auth.approle.login(
-                role_id=role_id, secret_id=secret_id.reveal(), use_token=False
-            ),
-            "vault AppRole login",
+    def _connect(self, settings: VaultSettings, namespace: str | None) -> hvac.Client:
+        return hvac.Client(
+            url=settings.address,
+            token="",  # never from VAULT_TOKEN or ~/.vault-token
+            timeout=TIMEOUT,
+            allow_redirects=False,  # the token header would follow
+            session=self._http,
+            namespace=namespace,
         )
-        auth = _body(answer, "vault AppRole login").get("auth")
+
+
+class _Door:
+    """The `vault_session.Door`: logs in, and has the client that bears the token since."""
+
+    def __init__(
+        self,
+        settings: VaultSettings,
+        connect: Callable[[VaultSettings, str | None], hvac.Client],
+    ) -> None:
+        self._login = Login(settings)
+        self.client = connect(settings, settings.namespace)
+        # Without a token: an old one has no place in the request for the next.
+        self._stranger = connect(settings, settings.namespace)
+        self.plain = connect(settings, None)
+        self.given = settings.token is not None or settings.token_file is not None
+        self._of_a_file = settings.token_file is not None
+
+    @property
+    def words(self) -> str:
+        return self._login.words
+
+    def stamp(self) -> Stamp:
+        return self._login.stamp()
+
+    def log_in(self) -> Granted:
+        given = self._login.token()
+        if given is not None:
+            self.client.token = given.reveal()
+            return Granted(self._life_of_given() if self._of_a_file else 0.0)
+        asked, what = self._login.request(), f"vault {self.words}"
+        fields = asked.public | {name: each.reveal() for name, each in asked.secret.items()}
+        answer = translated(
+            lambda: self._stranger.adapter.post(asked.path, json=fields),
+            what,
+            f"mount, role and {', '.join(asked.secret)}, and whether the method can be asked",
+        )
+        auth = body_of(answer, what).get("auth")
         if not isinstance(auth, dict) or not isinstance(auth.get("client_token"), str):
-            raise VaultUnavailable("vault AppRole login answered without a token")
-        self._client.token = auth["client_token"]
-        return float(auth.get("lease_duration") or 0)
+            raise VaultUnavailable(f"{what} answered without a token")
+        self.client.token = auth["client_token"]
+        return Granted(float(auth.get("lease_duration") or 0))
+
+    def _life_of_given(self) -> float:
+        """Return how long a token from a file lives, 0 when its policy does not let it know."""
+        what = "vault token lookup"
+        try:
+            answer = translated(lambda: self.client.auth.token.lookup_self(), what)
+        except (VaultRefused, VaultMissing, VaultBusy):
+            return 0.0
+        data = body_of(answer, what).get("data")
+        return float(data.get("ttl") or 0) if isinstance(data, dict) else 0.0
 
 
-def _translated(request: Callable[[], _T], what: str) -> _T:
-    """Run one hvac request and turn every foreign exception into one of ours."""
-    try:
-        return request()
-    except vault_errors.InvalidPath:
-        raise VaultMissing(f"{what}: no such path or its latest version is deleted") from None
-    except _REFUSED:
-        raise VaultRefused(f"{what} was refused; check token, policy and path") from None
-    except vault_errors.VaultDown:
-        raise VaultUnavailable(f"{what} failed: sealed or in standby") from None
-    except (vault_errors.VaultError, requests.RequestException, ValueError) as error:
-        _unavailable(what, error)
+def _with_request_id(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    current = request_id.get()
+    if current is not None:
+        request.headers[REQUEST_ID_HEADER] = current
+    return request
 
 
-def _unavailable(what: str, error: Exception) -> NoReturn:
-    # The class only: texts of requests hold whole URLs, texts of Vault may hold anything.
-    raise VaultUnavailable(f"{what} failed: {type(error).__name__}") from None
-
-
-def _body(answer: object, what: str) -> dict[str, Any]:
-    """Return the decoded body; hvac hands out the raw response for whatever is not 200."""
-    if not isinstance(answer, dict):
-        raise VaultUnavailable(f"{what} was redirected; set the address of the active node")
-    return answer
+def _version(data: object) -> int | None:
+    metadata = data.get("metadata") if isinstance(data, dict) else None
+    version = metadata.get("version") if isinstance(metadata, dict) else None
+    return version if isinstance(version, int) else None

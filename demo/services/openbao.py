@@ -113,6 +113,8 @@ class OpenBao(Stoppable):
     def freeze(self) -> None:
         """Stop the process in its tracks (SIGSTOP): connections open, nothing is answered."""
         self._process.send_signal(signal.SIGSTOP)
+        # Each of its threads stops when it is next seen to, and until then it may answer.
+        self._process.wait_until(self._is_frozen, CALL_SECONDS)
 
     def thaw(self) -> None:
         """Undo `freeze`."""
@@ -147,6 +149,10 @@ class OpenBao(Stoppable):
                 words = error.read().decode(errors="replace").strip()
             raise ServiceError(f"openbao: {method} {path} → {error.code} {words}") from None
         return dict(json.loads(content)) if content else {}
+
+    def _is_frozen(self) -> bool:
+        tasks = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
 
     def _takes_reads(self) -> bool:
         try:

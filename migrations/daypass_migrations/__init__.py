@@ -1,8 +1,11 @@
 """The database schema of daypass as one linear history of migrations.
 
 `upgrade` is safe to start from several processes at once: the whole run is one transaction under a
-lock (Postgres: an advisory lock; SQLite: BEGIN IMMEDIATE), so each
-finds nothing or all of it.
+lock (Postgres: an advisory lock; SQLite: BEGIN IMMEDIATE), so each finds nothing or all of it, and
+one that is killed leaves nothing.
+
+A migration expands the schema, so that the release before goes on running beside it and can be gone
+back to; or it says in `readable_from` which releases it leaves behind (CONTRIBUTING.md).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +26,100 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import event
 
-HEAD = "0003"
+from daypass_migrations.errors import MigrationRefused
+
+__all__ = ["HEAD", "MigrationRefused", "State", "current", "parse_url", "state", "upgrade"]
+
+HEAD = "0005"
 
 _WANTED = "must be sqlite:////absolute/path or postgresql://user:password@host/database"
 _BUSY_SECONDS = 30
+_INSUFFICIENT_PRIVILEGE = "42501"
+_IN_THE_WAY = frozenset({"55P03", "40P01"})  # a lock was not to be had; a deadlock was broken
+_LOCK_MS = 300
+_PAUSE_SECONDS = 0.3
+PATIENCE_SECONDS = 60.0
+"""How long tables that are in use are tried to be locked, again and again."""
 _LOCK_ID = 0x6461797061737300  # "daypass" in ASCII: any number nobody else locks
 
 
-def upgrade(url: str) -> None:
-    """Bring the database at `url` to HEAD; does nothing when it is there already.
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a database is: its revision, and the oldest one whose releases may run on it.
 
-    Raises ValueError for a URL we do not serve and SQLAlchemy's errors for a database that fails.
+    `revision` is None without a schema, `readable_from` before 0005.
     """
-    with _locked(parse_url(url)) as connection:
+
+    revision: str | None
+    readable_from: str | None = None
+
+
+def upgrade(url: str) -> str:
+    """Bring the database at `url` to HEAD and return its revision.
+
+    Does nothing when it is there already, or beyond it and still suits this release: so the job of
+    a release that was gone back to succeeds. What other transactions hold is tried again for up to
+    PATIENCE_SECONDS. Raises ValueError for a URL we do not serve, MigrationRefused, and
+    SQLAlchemy's errors for a database that fails.
+    """
+    parsed, deadline = parse_url(url), time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return _upgrade(parsed)
+        except sa.exc.OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) not in _IN_THE_WAY:
+                raise
+            if time.monotonic() > deadline:
+                raise MigrationRefused(
+                    "tables are in use by long transactions (see pg_stat_activity); end them, or"
+                    " migrate when there is less to do"
+                ) from None
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _upgrade(parsed: sa.URL) -> str:
+    """Do it, in one transaction.
+
+    On PostgreSQL it waits for no table longer than a moment, in which calls wait behind it: those
+    lock accounts and usage in orders of their own, so that who waited longer would wait for ever.
+    """
+    with _locked(parsed) as connection:
+        if parsed.get_backend_name() == "postgresql":
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_LOCK_MS}")
+        found = state(connection)
+        if found.revision is not None and found.revision > HEAD:
+            return _newer(found)
         config = Config()
         # Alembic interpolates '%' in its options.
         config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
         config.set_main_option("path_separator", "os")
         config.attributes["connection"] = connection
-        command.upgrade(config, HEAD)
+        with _permitted():
+            command.upgrade(config, HEAD)
+    return HEAD
+
+
+@contextmanager
+def _permitted() -> Iterator[None]:
+    """Say in words that this login may not change the schema."""
+    try:
+        yield
+    except sa.exc.ProgrammingError as error:
+        if getattr(error.orig, "sqlstate", None) != _INSUFFICIENT_PRIVILEGE:
+            raise
+        raise MigrationRefused(
+            "this login may not change the schema: migrate as the one that owns the database"
+        ) from None
+
+
+def _newer(found: State) -> str:
+    if found.revision is None or found.readable_from is None or found.readable_from > HEAD:
+        raise MigrationRefused(
+            f"the database is at schema {found.revision}, which needs a release made for schema"
+            f" {found.readable_from or found.revision} or newer; this one was made for {HEAD}:"
+            " upgrade it"
+        )
+    return found.revision
 
 
 def current(url: str) -> str | None:
@@ -50,7 +129,16 @@ def current(url: str) -> str | None:
         return None
     engine = sa.create_engine(parsed, poolclass=sa.NullPool)
     with engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+        return state(connection).revision
+
+
+def state(connection: sa.Connection) -> State:
+    """Return where the database of a connection is."""
+    revision = MigrationContext.configure(connection).get_current_revision()
+    if revision is None or not sa.inspect(connection).has_table("schema_compat"):
+        return State(revision)
+    oldest = connection.exec_driver_sql("SELECT readable_from FROM schema_compat").scalar_one()
+    return State(revision, str(oldest))
 
 
 def parse_url(url: str) -> sa.URL:

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from daypass_core.clock import StoreClock
+from daypass_core.hardening import forget_environment, harden
 from daypass_core.log import configure
-from daypass_core.server import harden, run
+from daypass_core.server import run
 from daypass_core.settings import SettingsError
-from daypass_proxy import app
+from daypass_proxy import app, crew, key_check, serving
 from daypass_proxy.ledger.store import Unreadable
 from daypass_proxy.ledger.verify import verify
 from daypass_proxy.price import PriceError
@@ -31,7 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("serve", help="serve until SIGTERM or SIGINT")
-    commands.add_parser("check", help="check the settings and the price overlay, then exit")
+    checking = commands.add_parser(
+        "check",
+        help="check the settings and the price overlay, and read every key once",
+        description="Exit code 0: all is right; 1: a key cannot be read; 2: the settings are not.",
+    )
+    checking.add_argument("--tenant", help="read this tenant's keys where they are by {tenant}")
+    checking.add_argument("--offline", action="store_true", help="read no key, ask nobody")
     verifying = commands.add_parser(
         "verify",
         help="recompute every account from its usage rows",
@@ -62,11 +70,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_SETTINGS
     if command == "check":
         sys.stdout.write("settings are usable\n")
-        return 0
+        if options.offline:
+            return 0
+        return key_check.show(
+            key_check.check(settings, StoreClock(), options.tenant), sys.stdout.write
+        )
     configure("proxy", settings.log_level)
     if command == "reconcile":
         return reconcile.main(options, settings)
-    run(app.run(settings))
+    forget_environment()
+    if settings.server.proxy_workers > 1:
+        return crew.serve(settings)
+    run(serving.run(settings))
     return 0
 
 

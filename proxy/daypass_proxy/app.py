@@ -1,25 +1,23 @@
-"""The composition root: reads as a table of contents. Services, guard, listeners."""
+"""The composition root: reads as a table of contents. `serving` puts listeners around it."""
 
 import asyncio
-import gc
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from daypass_core.clock import StoreClock
 from daypass_core.ids import new_id
-from daypass_core.problem import Problem
-from daypass_core.server import DRAIN_SECONDS, Listener, serve
 from daypass_core.vault import Vault
 from daypass_proxy.authenticate import Authenticator
+from daypass_proxy.body.room import BodyRoom
 from daypass_proxy.body.spool import AVAILABLE
 from daypass_proxy.broker_link import BrokerLink, fetch_jwks
 from daypass_proxy.checkers.pool import BodyPool
-from daypass_proxy.edge import Application
+from daypass_proxy.federation import Exchanger
+from daypass_proxy.gate import Gate
 from daypass_proxy.gauges import watch
-from daypass_proxy.guard import Limits, guarded
 from daypass_proxy.jwks_cache import JwksCache
 from daypass_proxy.keyring import Keyring, basic_credential
 from daypass_proxy.ledger.face import BatchedLedger
@@ -28,18 +26,16 @@ from daypass_proxy.ledger.store import OpenStore
 from daypass_proxy.loop_lag import LoopLag
 from daypass_proxy.metrics import Metrics
 from daypass_proxy.price import PriceTable
-from daypass_proxy.providers import BodyChecker, Provider, Rendered
+from daypass_proxy.providers import BodyChecker, Provider
 from daypass_proxy.providers.anthropic import Anthropic
 from daypass_proxy.providers.openai import OpenAI
 from daypass_proxy.revocations import RevocationStore, RevocationView
 from daypass_proxy.revocations.sqlite import SqliteRevocations
-from daypass_proxy.routes import speaker
-from daypass_proxy.scrape import Scrape
 from daypass_proxy.services import Services
 from daypass_proxy.settings import Settings
-from daypass_proxy.streams import CutReason, LiveCalls
+from daypass_proxy.streams import LiveCalls
 from daypass_proxy.token_gate import TokenGate
-from daypass_proxy.transport import Timeouts
+from daypass_proxy.transport import Timeouts, Transport
 from daypass_proxy.transport.dial import trust
 from daypass_proxy.transport.egress import Egress
 from daypass_proxy.transport.pool import Pool
@@ -48,13 +44,14 @@ from daypass_proxy.transport.pool import Pool
 STORE_SECONDS = 10.0
 # How long the ledger waits for what another process has locked in PostgreSQL.
 BUSY_SECONDS = 5.0
-# Streams still open this long before the drain's end are told so, instead of being torn.
-_LAST_WORDS_SECONDS = 5.0
 
 
 @asynccontextmanager
-async def build_services(settings: Settings, clock: StoreClock) -> AsyncIterator[Services]:
-    """Make every service in order, and close them in reverse."""
+async def build_services(
+    settings: Settings, clock: StoreClock, gate: Gate | None = None
+) -> AsyncIterator[Services]:
+    """Make every service in order, and close them in reverse. `gate` is the one of the guard."""
+    gate = gate or Gate()
     async with AsyncExitStack() as stack:
         bodies = BodyPool(settings.body_workers)
         stack.push_async_callback(bodies.close)
@@ -70,13 +67,11 @@ async def build_services(settings: Settings, clock: StoreClock) -> AsyncIterator
             _ledger_store(settings), _worker(), clock, settings.lease_seconds, reports=metrics
         )
         stack.push_async_callback(ledger.close)
-        keyring = _keyring(settings, clock)
-        stack.push_async_callback(keyring.close)
-        await keyring.start()
         transport = make_transport(settings)
         stack.push_async_callback(transport.close)
+        keyring, vault = await stack.enter_async_context(_keys(settings, clock, transport))
         broker = BrokerLink(settings.broker_url)
-        jwks = JwksCache(partial(fetch_jwks, broker), clock)
+        jwks = JwksCache(partial(fetch_jwks, broker, clock), clock)
         stack.push_async_callback(jwks.close)
         authenticator = Authenticator(
             keys=jwks,
@@ -102,12 +97,15 @@ async def build_services(settings: Settings, clock: StoreClock) -> AsyncIterator
             revocations=revocations,
             keyring=keyring,
             transport=transport,
+            vault=vault,
             metrics=metrics,
+            gate=gate,
+            body_room=BodyRoom(settings.server.sandbox_connections),
         )
-        lag = LoopLag()
+        lag = LoopLag(gate.heed)
         lag.start()
         stack.callback(lag.close)
-        watch(services, lag)
+        watch(services, lag, bodies)
         yield services
 
 
@@ -128,7 +126,7 @@ def _revocation_store(settings: Settings) -> RevocationStore:
     # Imported here alone: the driver is an extra, which an installation on SQLite has not.
     from daypass_proxy.revocations.postgres import PostgresRevocations
 
-    return PostgresRevocations(settings.database_url)
+    return PostgresRevocations(settings.database)
 
 
 def _ledger_store(settings: Settings) -> OpenStore:
@@ -136,7 +134,7 @@ def _ledger_store(settings: Settings) -> OpenStore:
         return partial(SqliteStore, settings.database_path)
     from daypass_proxy.ledger.postgres import open_store
 
-    return partial(open_store, settings.database_url, BUSY_SECONDS)
+    return partial(open_store, settings.database, BUSY_SECONDS)
 
 
 def _providers(settings: Settings, elsewhere: BodyChecker | None) -> dict[str, Provider]:
@@ -153,14 +151,27 @@ def load_prices(settings: Settings) -> PriceTable:
     return PriceTable.load(settings.prices, own)
 
 
-def _keyring(settings: Settings, clock: StoreClock) -> Keyring:
-    return Keyring(
+@asynccontextmanager
+async def _keys(
+    settings: Settings, clock: StoreClock, transport: Transport
+) -> AsyncIterator[tuple[Keyring, Vault | None]]:
+    """Read the keys of all tenants, keep them fresh, and leave neither threads nor connections."""
+    vault = None if settings.vault is None else Vault(settings.vault)
+    keyring = Keyring(
         settings.keys,
         env_secrets=settings.env_secrets,
-        vault=None if settings.vault is None else Vault(settings.vault),
+        vault=vault,
         clock=clock,
+        exchanger=Exchanger(settings.anthropic_url, transport),
         keyless=[name for name, each in settings.upstreams.items() if not each.keys],
     )
+    try:
+        await keyring.start()
+        yield keyring, vault
+    finally:
+        await keyring.close()
+        if vault is not None:
+            vault.close()
 
 
 def make_transport(settings: Settings) -> Pool:
@@ -202,85 +213,3 @@ async def _wait_for_store(revocations: RevocationView, settings: Settings) -> No
 def _worker() -> str:
     """Name this process in the ledger's rows."""
     return f"{socket.gethostname()}:{os.getpid()}"
-
-
-async def run(settings: Settings, *, on_started: Callable[[], None] | None = None) -> None:
-    """Serve until a signal."""
-    clock = StoreClock()
-    application = Application(partial(build_services, settings, clock))
-    guard = guarded(
-        Limits(header_seconds=settings.header_seconds),
-        render=partial(_render, settings),
-        refused=partial(_count_refusal, application),
-    )
-    await serve(
-        [
-            Listener(
-                application,
-                listen,
-                http=guard,
-                tls=None if listen.is_unix else settings.tls,
-                name="proxy",
-                # Whoever reaches the socket still needs a token; sandboxes run as other users.
-                mode=0o666,
-                setting="DAYPASS_PROXY_LISTEN",
-            )
-            for listen in settings.listen
-        ]
-        + [
-            # Of the same life: while calls are drained, their figures can still be read.
-            Listener(
-                Scrape(lambda: application.services),
-                listen,
-                name="metrics",
-                setting="DAYPASS_PROXY_METRICS_LISTEN",
-            )
-            for listen in settings.metrics_listen
-        ],
-        on_started=partial(_started, on_started),
-        on_stopping=partial(_warn_streams, application),
-        on_cutting=partial(_cut_streams, application),
-    )
-
-
-def _started(then: Callable[[], None] | None) -> None:
-    """Keep the collector from stopping the loop, then tell that calls are taken.
-
-    All that was made until now lives as long as the process, so no round has to look at it again.
-    Calls leave no cycles behind, so rounds may be rare: by default the opening of thousands of
-    streams would start several full ones, each longer than a stream may wait. Measured with 5,000
-    streams: a full round takes 100 ms and finds nothing, one of the middle generation 14 ms.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(5_000, 10, 1_000)
-    if then is not None:
-        then()
-
-
-def _render(settings: Settings, problem: Problem, request_id: str, target: bytes) -> Rendered:
-    """Render what the guard refuses in the shape that the client of this target reads."""
-    name = speaker(target.partition(b"?")[0], settings.upstreams)
-    dialect: Provider = Anthropic() if name == "anthropic" else OpenAI(name)
-    return dialect.render(problem, request_id)
-
-
-def _count_refusal(application: Application, code: str) -> None:
-    """Count what the guard refused; before the start and after the end nothing is counted."""
-    if application.services is not None:
-        application.services.metrics.refused(code)
-
-
-def _warn_streams(application: Application) -> None:
-    """End the calls that would not end by themselves shortly before the drain is over."""
-    services = application.services
-    if services is not None:
-        asyncio.get_running_loop().call_later(
-            DRAIN_SECONDS - _LAST_WORDS_SECONDS, services.live_calls.cut_all, CutReason.SHUTDOWN
-        )
-
-
-def _cut_streams(application: Application) -> None:
-    services = application.services
-    if services is not None:
-        services.live_calls.cut_all(CutReason.SHUTDOWN)

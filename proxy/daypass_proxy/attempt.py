@@ -32,6 +32,7 @@ from daypass_proxy.price import Tariff
 from daypass_proxy.providers import Call
 from daypass_proxy.streams import CutReason, LiveCall
 from daypass_proxy.transport import Answer, UpstreamRequest
+from daypass_proxy.upstream_time import UpstreamTime
 
 _CUTS = {
     CutReason.REVOKED: (Outcome.CUT_REVOKED, Code.TOKEN_REVOKED),
@@ -90,6 +91,8 @@ class Attempt:
     """When the request was first handed to the transport, in monotonic seconds."""
     first_byte_at: float | None = None
     """When the first byte of the answer's body was there, in monotonic seconds."""
+    time: UpstreamTime | None = None
+    """What the upstream's time is measured with, where it costs something."""
     settlement: Settlement | None = None
     deserted: bool = False
     """The client has gone, and its answer is read on so that the bill is known."""
@@ -107,6 +110,11 @@ class Attempt:
         """A low estimate of the output tokens that passed."""
         return 0 if self.meter is None else self.meter.output_seen
 
+    def answered(self) -> None:
+        """Take note that the last byte of the answer is here: the upstream's time is over."""
+        if self.time is not None:
+            self.time.over()
+
     def note_cut(self, reason: CutReason) -> None:
         """Note that the call was cut, unless it had ended in another way before."""
         if self.outcome is None:
@@ -115,7 +123,7 @@ class Attempt:
     def again(self, held: Held) -> None:
         """Begin the call's next attempt, under a hold of its own; the last one is settled."""
         self.held = held
-        self.request = self.outcome = self.settlement = None
+        self.request = self.outcome = self.settlement = self.time = None
         self.http_status = self.upstream_request_id = None
 
     def allow(self) -> Allowance:
@@ -126,7 +134,7 @@ class Attempt:
             held.reservation,
             held.reserved,
             hidden=call.thinking_tokens or 0,
-            shrinks=_is_one_pass(call),
+            shrinks=_is_one_pass(call) and self.time is None,
         )
         if self.deserted:
             allowance.stop()
@@ -179,6 +187,8 @@ class Attempt:
         if self.held.tariff is not None:
             cost, guessed = self.held.tariff.cost(usage)
             estimated = estimated or guessed
+            if self.time is not None:
+                cost += self.held.tariff.time(self.time.milliseconds)
         outcome = self.outcome
         if outcome is None:
             outcome = Outcome.UPSTREAM_BROKEN if self.sent else Outcome.UNREACHABLE
@@ -203,6 +213,8 @@ class Attempt:
             self._end_of_drain.cancel()
         if self.allowance is not None:
             self.allowance.stop()
+        if self.time is not None:
+            self.time.over()
         self.settlement = self.bill()
         await self.ledger.settle(self.settlement)
 

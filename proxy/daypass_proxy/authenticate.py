@@ -8,10 +8,12 @@ of the credential, and no reason beyond what the client can act on, comes back (
 import hashlib
 import re
 from collections.abc import Callable
+from itertools import islice
 from typing import NoReturn
 
 from daypass_core.claims import Claims
 from daypass_core.clock import Clock
+from daypass_core.jwks import PublicKeys
 from daypass_core.log import event, get_logger
 from daypass_core.problem import Code, Problem, Refusal, refuse
 from daypass_core.revocation import Verdict
@@ -26,6 +28,7 @@ log = get_logger(__name__)
 
 POSITIONS = (b"authorization", b"x-api-key", b"x-goog-api-key", b"api-key")
 MAX_CACHED = 10_000
+FORGET_SECONDS = 60
 # A check takes 0.1 ms: this many are 5 % of a core. Behind a shared address all sandboxes are one
 # peer, so with a lower limit one of them could keep the others' new tokens out.
 FAILURES_PER_SECOND = 500.0
@@ -103,6 +106,17 @@ class Authenticator:
         if len(self._cache) >= MAX_CACHED:
             self._cache.pop(next(iter(self._cache)))
         self._cache[digest] = claims
+        self._forget_expired()
+
+    def _forget_expired(self) -> None:
+        """Let the oldest go that expired a minute ago, two for each that comes: none stays long.
+
+        A client that still has one is answered the same, after a verification.
+        """
+        long_ago = self._clock.now() - LEEWAY - FORGET_SECONDS
+        for digest in list(islice(self._cache, 2)):
+            if self._cache[digest].expires_at <= long_ago:
+                del self._cache[digest]
 
     async def _verify(self, unverified: bytes, peer: str) -> Claims:
         if not self._failures.may_try(peer):
@@ -114,21 +128,28 @@ class Authenticator:
         if keys is None:
             raise refuse(Code.STORE_UNAVAILABLE, "tokens cannot be checked right now")
         try:
-            return verify_access(
-                token,
-                keys,
-                issuer=self._issuer,
-                audience=self._audience,
-                now=self._clock.now(),
-            )
+            try:
+                return self._checked(token, keys)
+            except TokenRefused as refused:
+                if refused.reason is not Reason.NOT_YET_VALID:
+                    raise
+                # The broker has signed it, so it is our clock that is behind: ask for the time.
+                await self._keys.renew()
+                return self._checked(token, keys)
         except TokenRefused as refused:
             self.checks["refused"] += 1
             if refused.reason is Reason.BAD_SIGNATURE:
                 # What fails on its form cost nothing, and must not lock others of this peer out.
                 self._failures.failed(peer)
             event(log, "token_refused", peer=peer, reason=refused.reason, length=len(unverified))
+            if refused.reason is Reason.NOT_YET_VALID:
+                raise refuse(Code.STORE_UNAVAILABLE, "the token is ahead of our clock") from None
             expired = refused.reason is Reason.EXPIRED
             raise refuse(Code.TOKEN_EXPIRED if expired else Code.INVALID_TOKEN) from None
+
+    def _checked(self, token: str, keys: PublicKeys) -> Claims:
+        now, issuer, audience = self._clock.now(), self._issuer, self._audience
+        return verify_access(token, keys, issuer=issuer, audience=audience, now=now)
 
 
 def _credential(head: Head) -> tuple[bytes, list[tuple[bytes, int]]]:

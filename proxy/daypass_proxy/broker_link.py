@@ -5,11 +5,14 @@ request, answers bounded in size and time; every failure is BrokerUnreachable.
 """
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from daypass_core.claims import MAX_ACCESS_LIFE
+from daypass_core.clock import TIME_HEADER, StoreClock
 from daypass_proxy.transport.dial import trust
 from daypass_proxy.transport.response import NotHttp, Response
 
@@ -17,6 +20,7 @@ from daypass_proxy.transport.response import NotHttp, Response
 ATTEMPT_SECONDS = 8.0
 JWKS_PATH = "/.well-known/jwks.json"
 _MAX_JWKS_BYTES = 64 * 1024
+_TIME = re.compile(r"[0-9]{1,11}\.[0-9]{3}")
 _READ_BYTES = 16 * 1024
 
 
@@ -51,12 +55,26 @@ class Broker(Protocol):
         ...
 
 
-async def fetch_jwks(broker: Broker) -> bytes:
-    """Return the broker's key set; raises BrokerUnreachable."""
+async def fetch_jwks(broker: Broker, clock: StoreClock) -> bytes:
+    """Return the broker's key set; raises BrokerUnreachable.
+
+    `clock` is moved ahead to the broker's: its tokens must not seem to be of the future here, when
+    the store's clock has gone back between its start and ours.
+    """
     answer = await broker.request("GET", JWKS_PATH, {}, b"", limit=_MAX_JWKS_BYTES)
     if answer.status != 200:
         raise BrokerUnreachable(f"key set answered with status {answer.status}", sent=True)
+    _follow(clock, answer.headers.get(TIME_HEADER, ""))
     return answer.body
+
+
+def _follow(clock: StoreClock, told: str) -> None:
+    """Move a clock ahead, by no more than a token lives: beyond that something else is wrong."""
+    if not _TIME.fullmatch(told):
+        return
+    ahead = float(told) - clock.now()
+    if 0.0 < ahead <= MAX_ACCESS_LIFE:
+        clock.set(float(told))
 
 
 class BrokerLink:

@@ -81,7 +81,7 @@ def quote(call: Call, prices: PriceTable, now: float) -> Quote:
     answer *= call.choices
     widest = max(asked, *[price.context_window for price in priced.values()])
     text = _most_text(call, widest * call.inputs)
-    base, tokens, per_output = _fees(own, call), 0, 0
+    base, tokens, per_output = _fees(own, call) + own.second * own.max_seconds * GEO, 0, 0
     for model in writers:
         price = priced[model]
         window = max(asked, price.context_window) * call.inputs

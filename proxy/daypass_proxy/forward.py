@@ -21,11 +21,16 @@ from daypass_proxy.streams import CallCut, CutReason
 from daypass_proxy.upstream import send
 
 
-async def forward(exchange: Exchange, place: Place, services: Services) -> None:
-    """Serve one inference request for an endpoint of a provider."""
+async def forward(
+    exchange: Exchange, place: Place, services: Services, known: Claims | None = None
+) -> None:
+    """Serve one inference request for an endpoint of a provider.
+
+    `known` are the caller's claims where it was authenticated before, for this very request.
+    """
     record = CallRecord()
     try:
-        await _serve(exchange, place, services, record)
+        await _serve(exchange, place, services, record, known)
     except Refusal as refusal:
         await _refuse(exchange, refusal.problem, place, services, record)
     except CallCut as cut:
@@ -39,10 +44,16 @@ async def forward(exchange: Exchange, place: Place, services: Services) -> None:
         close_call(exchange, place.endpoint, services, record)
 
 
-async def _serve(exchange: Exchange, place: Place, services: Services, record: CallRecord) -> None:
+async def _serve(
+    exchange: Exchange,
+    place: Place,
+    services: Services,
+    record: CallRecord,
+    known: Claims | None,
+) -> None:
     endpoint, limit = place.endpoint, services.settings.max_body_bytes
     provider = services.providers[place.provider]
-    claims = record.claims = await services.authenticator.authenticate(exchange)
+    claims = record.claims = known or await services.authenticator.authenticate(exchange)
     detail = claims.scope.for_provider(place.provider)
     if detail is None or not detail.allows_endpoint(endpoint):
         raise refuse(Code.INSUFFICIENT_SCOPE, hint=_elsewhere(exchange, claims, detail, services))

@@ -7,7 +7,6 @@ for head, body and write stall. Refusals are written here, in a provider's words
 """
 
 import asyncio
-from enum import Enum, auto
 from typing import Any
 
 import httptools
@@ -18,10 +17,16 @@ from uvicorn.server import ServerState
 from daypass_core.log import event, failed, get_logger
 from daypass_core.problem import Code, Refusal, refuse
 from daypass_proxy.exchange import ABORT_EXTENSION, DIRECT_EXTENSION, GONE_EXTENSION, HEAD_EXTENSION
+from daypass_proxy.gate import Gate
 from daypass_proxy.guard_answer import AnswerCycle
-from daypass_proxy.guard_connection import GuardedConnection, Limits, Refused, Render
+from daypass_proxy.guard_connection import GuardedConnection, IsCall, Limits, Refused, Render
 from daypass_proxy.guard_head import check_empty_lines, check_head
 from daypass_proxy.guard_known import KnownHead, whole_head
+from daypass_proxy.guard_phase import BODY as _BODY
+from daypass_proxy.guard_phase import HEAD as _HEAD
+from daypass_proxy.guard_phase import IDLE as _IDLE
+from daypass_proxy.guard_phase import REFUSED as _REFUSED
+from daypass_proxy.guard_phase import SERVING as _SERVING
 from daypass_proxy.head import Head
 
 __all__ = ["GuardedProtocol", "Limits", "guarded"]
@@ -30,18 +35,6 @@ log = get_logger(__name__)
 
 # Bytes that are not payload (chunk heads, extensions, an endless trailer) allowed beside a body.
 _CHUNK_OVERHEAD = 64 * 1024
-
-
-class _Phase(Enum):
-    IDLE = auto()  # between messages
-    HEAD = auto()  # request line or headers are arriving
-    BODY = auto()  # headers are frozen, the body is arriving
-    SERVING = auto()  # the message is complete, the answer is not
-    REFUSED = auto()  # nothing more is believed on this connection
-
-
-# Read many times for each request; a member of an Enum is not a plain attribute.
-_IDLE, _HEAD, _BODY, _SERVING, _REFUSED = _Phase
 
 
 class GuardedProtocol(GuardedConnection):
@@ -57,7 +50,6 @@ class GuardedProtocol(GuardedConnection):
         super().__init__(config, server_state, app_state, _loop)
         # uvicorn lets its parser read on after "Connection: close"; ours keeps llhttp's default.
         self.parser = httptools.HttpRequestParser(self)
-        self._phase = _IDLE
         self._fed = 0  # raw bytes since the head began
         self._half_line = b""  # a carriage return before the head, its line feed to come
         self._most_headers = 0  # how many headers may come; none before or after a head
@@ -71,7 +63,7 @@ class GuardedProtocol(GuardedConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the head deadline at once: an idle connect costs a descriptor."""
         super().connection_made(transport)
-        self._deadline.set(self.limits.header_seconds, self._head_late)
+        self._deadline.set(self._head_seconds, self._head_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the head with the connection."""
@@ -120,7 +112,7 @@ class GuardedProtocol(GuardedConnection):
         # What came whole in one read needs no deadline, so none is set before the read is done.
         phase = self._phase
         # The end of a body that was answered early and the next head may have come together.
-        if phase is _BODY and self.cycle is not cycle:
+        if phase is _BODY and self.cycle is not cycle and not self.cycle.response_complete:
             self._body_began = self.loop.time()
             self._deadline.set(self.limits.body_seconds, self._body_late)
         elif (phase is _HEAD and before is _BODY) or (
@@ -147,8 +139,8 @@ class GuardedProtocol(GuardedConnection):
 
     def _know(self, data: bytes) -> None:
         """Remember the head that was just read, if all of it came at once and was good."""
-        if self._phase is not _SERVING and self._phase is not _BODY:
-            return
+        if self._phase is _HEAD or self._phase is _REFUSED or self.cycle.scope is None:
+            return  # nothing was begun: not even a call that was turned away at once
         cycle, scope = self.cycle, self.cycle.scope
         head, length = scope["extensions"][HEAD_EXTENSION]
         raw = whole_head(data, self._payload)
@@ -291,6 +283,8 @@ class GuardedProtocol(GuardedConnection):
         self._most_headers = 0
         self._wire = self._payload = 0
         self._announced = int(length or 0)
+        if len(self.tasks) >= self.gate.look_from and self._turned_away(cycle):
+            return cycle
         task = cycle.task = self.loop.create_task(self._serve(cycle))
         self.tasks.add(task)
         return cycle
@@ -311,6 +305,7 @@ class GuardedProtocol(GuardedConnection):
             cycle.more_body = False
             cycle.set()
         elif cycle.keep_alive:
+            cycle.body = b""
             self._rest()
         else:
             self.transport.close()
@@ -383,14 +378,22 @@ class GuardedProtocol(GuardedConnection):
 
 
 def guarded(
-    limits: Limits, *, render: Render, refused: Refused = lambda _code: None
+    limits: Limits,
+    *,
+    render: Render,
+    refused: Refused = lambda _code: None,
+    gate: Gate | None = None,
+    is_call: IsCall = lambda _method, _path: True,
 ) -> type[GuardedProtocol]:
     """Return the protocol class with `limits`, for uvicorn's `http` setting.
 
-    `refused` is told of each refusal that is answered here, which the app never sees.
+    `refused` is told of each refusal that is answered here, which the app never sees; `is_call`
+    says what `gate` may turn away.
     """
     configured = {
         "limits": limits,
+        "gate": gate or Gate(),
+        "is_call": staticmethod(is_call),
         "render": staticmethod(render),
         "refused": staticmethod(refused),
     }

@@ -29,7 +29,7 @@ _USUAL = frozenset(
 _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _VALUE_BYTES = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
 _BODILESS = (204, 304)
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _ONE_WRITE = 64 * 1024  # a larger body is not copied to put its head before it
 
 
@@ -96,7 +96,7 @@ class AnswerCycle(ReadingCycle):
         if self.until_close:
             # Such an answer ends with the connection: only a reset tells it from a torn one.
             raw = self.transport.get_extra_info("socket")
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         self.disconnected = True
         self.transport.abort()
 

@@ -4,6 +4,7 @@ The lower half of `guard`: what holds for the connection, whatever is said on it
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +16,12 @@ from uvicorn.server import ServerState
 
 from daypass_core.ids import new_id
 from daypass_core.log import event, get_logger
-from daypass_core.problem import Problem, Refusal
-from daypass_proxy.exchange import UNIX_PEER
-from daypass_proxy.guard_answer import AnswerCycle, whole_answer
+from daypass_core.problem import Code, Problem, Refusal
+from daypass_proxy.exchange import HEAD_EXTENSION, UNIX_PEER
+from daypass_proxy.gate import Gate, Shed, busy
+from daypass_proxy.guard_answer import RESET_ON_CLOSE, AnswerCycle, whole_answer
 from daypass_proxy.guard_deadline import Deadline
+from daypass_proxy.guard_phase import IDLE
 from daypass_proxy.providers import Rendered
 
 log = get_logger(__name__)
@@ -29,9 +32,21 @@ Render = Callable[[Problem, str, bytes], Rendered]
 Refused = Callable[[str], None]
 """Counts a refusal that was written here, by its code: `Metrics.refused`."""
 
+IsCall = Callable[[str, bytes], bool]
+"""Says whether a method and a raw path are those of a call, which may be turned away."""
+
 # Bytes that a slow client has to read in each `write_stall_seconds`: about what a transport keeps
 # before it asks us to pause. Without a bound, megabytes would be held by reading single bytes.
 _LEAST_READ = 64 * 1024
+
+
+# Beyond the limit of connections so many more are accepted, to be told so or to be a probe.
+_BESIDE = 128
+_BESIDE_SECONDS = 1.0
+_RESTING_AT_ONCE = 32
+_PAUSE_SECONDS = 0.1
+_SOME_ID = "req_in_its_place"
+_SOME_ID_BYTES = _SOME_ID.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +73,8 @@ class GuardedConnection(HttpToolsProtocol):
     limits: Limits
     render: Render
     refused: Refused
+    gate: Gate
+    is_call: IsCall
     cycle: AnswerCycle
 
     def __init__(
@@ -70,10 +87,42 @@ class GuardedConnection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.url = b""
         limits = self.limits
+        self._phase = IDLE
+        self._head_seconds = limits.header_seconds
         self._deadline = Deadline(self.loop, min(limits.header_seconds, limits.body_seconds))
         self._stall: Deadline | None = None  # made for the few clients that ever read slowly
         self._unread = 0
         self._discarded = 0
+        self._told_busy = -1.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection, if there is room for it."""
+        super().connection_made(transport)
+        self.gate.requests = self.tasks
+        over = len(self.connections) - self.gate.most_connections
+        if over > 0:
+            self._make_room(over)
+
+    def _make_room(self, over: int) -> None:
+        """End connections that wait for a next request; without such, this one gets no call."""
+        resting = (one for one in self.connections if one.is_resting())  # type: ignore[union-attr]
+        ended = 0
+        for one in resting:
+            one.transport.close()
+            ended += 1
+            if ended == _RESTING_AT_ONCE:
+                break
+        if ended >= over:
+            return
+        self.gate = self.gate.beside()
+        self._head_seconds = min(self._head_seconds, _BESIDE_SECONDS)
+        if over > _BESIDE:
+            self._count(Shed.CONNECTIONS)
+            self.transport.abort()
+
+    def is_resting(self) -> bool:
+        """Say whether the last request of this connection is answered and no next one begun."""
+        return self._phase is IDLE and self.cycle is not None and not self.transport.is_closing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers with the connection."""
@@ -108,6 +157,8 @@ class GuardedConnection(HttpToolsProtocol):
         if self._stall is None:
             self._stall = Deadline(self.loop, self.limits.write_stall_seconds)
         self._watch_reader(self._stall)
+        # The kernel is given its part only at the end of this turn; that is not the client's doing.
+        self.loop.call_soon(self._weigh)
 
     def resume_writing(self) -> None:
         """The client has read most of what waited for it."""
@@ -120,15 +171,62 @@ class GuardedConnection(HttpToolsProtocol):
         self._unread = self.transport.get_write_buffer_size()
         stall.set(self.limits.write_stall_seconds, lambda: self._look_at_reader(stall))
 
+    def _weigh(self) -> None:
+        self._unread = min(self._unread, self.transport.get_write_buffer_size())
+
     def _look_at_reader(self, stall: Deadline) -> None:
         """Go on with a slow reader of a large answer; cut one that has as good as stopped."""
         if self._unread - self.transport.get_write_buffer_size() >= _LEAST_READ:
             self._watch_reader(stall)
             return
         event(log, "client_stalled", peer=self._peer())
+        # Else the kernel would keep what is unread for minutes, to deliver it before the end.
+        raw = self.transport.get_extra_info("socket")
+        if raw is not None:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         self.transport.abort()
 
     # -- refusing
+
+    def _turned_away(self, cycle: AnswerCycle) -> bool:
+        """Let a request in or not, when there are many or the end has begun (see `gate`)."""
+        gate, scope = self.gate, cycle.scope
+        if gate.closing:
+            cycle.keep_alive = False
+        reason = gate.turns_away()
+        if reason is None or not self.is_call(scope["method"], scope["raw_path"]):
+            return False
+        self._count(reason)
+        self._answer_busy(cycle, scope["raw_path"])
+        # As after an app's answer: through these the two hold each other.
+        scope["extensions"] = {HEAD_EXTENSION: scope["extensions"][HEAD_EXTENSION]}
+        cycle.on_response = _nothing
+        return True
+
+    def _answer_busy(self, cycle: AnswerCycle, path: bytes) -> None:
+        """Say that it is too much; rendered once for each path of a call, as there are few."""
+        words = self.gate.words.get(path)
+        if words is None:
+            words = self.gate.words[path] = self.render(busy(), _SOME_ID, path)
+        ours = new_id("req").encode()
+        headers = [
+            (name, ours if value == _SOME_ID_BYTES else value) for name, value in words.headers
+        ]
+        cycle.answer(words.status, headers, words.body.replace(_SOME_ID_BYTES, ours))
+        before, self._told_busy = self._told_busy, self.loop.time()
+        if self._told_busy - before < 1.5 * _PAUSE_SECONDS:
+            # It did not wait as it was told. Thousands that ask again at once would keep the loop
+            # busy with nothing but to turn them away.
+            self.flow.pause_reading()
+            self.loop.call_later(_PAUSE_SECONDS, self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
+    def _count(self, reason: Shed) -> None:
+        self.gate.shed[reason] += 1
+        self.refused(Code.OVERLOADED)
 
     def _discard(self, size: int) -> None:
         self._discarded += size

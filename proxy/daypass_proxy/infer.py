@@ -91,7 +91,7 @@ async def infer(exchange: Exchange, services: Services) -> None:
         body["max_completion_tokens"] = body.pop("max_tokens")
     inside = _Inside()
     inner = exchange.within(msgspec.json.encode(body), _JSON, inside.receive)
-    await forward(inner, place, services)
+    await forward(inner, place, services, claims)
     await inside.pass_on(exchange, model)
 
 

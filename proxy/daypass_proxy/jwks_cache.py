@@ -65,6 +65,10 @@ class JwksCache:
         age = self.age
         return None if age is None or age >= STALE_SECONDS else self._keys
 
+    async def renew(self) -> None:
+        """Fetch the set now, unless that was just done: something speaks against what we know."""
+        await self._refreshed()
+
     async def close(self) -> None:
         """Stop a fetch under way."""
         if self._refresh is not None:

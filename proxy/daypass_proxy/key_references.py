@@ -15,7 +15,7 @@ MOST_KEYS = 16
 MOST_WEIGHT = 100
 _TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|\*")
 # A path may hold these characters too: only what begins another reference is one.
-_BETWEEN = re.compile(r"\|(?=(?:[0-9]+\*)?(?:vault|env|file)://)")
+_BETWEEN = re.compile(r"\|(?=(?:[0-9]+\*)?(?:vault|env|file|federation)://)")
 _WEIGHTED = re.compile(r"([0-9]{1,9})\*(.*)", re.DOTALL)
 
 

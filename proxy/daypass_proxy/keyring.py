@@ -2,9 +2,10 @@
 
 Place in the flow: `upstream` takes the credential header of the caller's tenant from here and has
 error answers searched for the key; `failover` asks for one re-read when the provider refuses it.
-Keys are read in a thread at start and every minute; a call finds its key in memory. Of a tenant
-with several keys `keyring_pool` says whose turn it is. The only file of the proxy that reveals a
-secret.
+Keys are read in threads at start and every minute, those that failed sooner; a call finds its key
+in memory. Where there is no static key, `federation` exchanges an identity token for a bearer, and
+that is renewed ahead of its end. Of a tenant with several keys `keyring_pool` says whose turn it
+is. The only file of the proxy that reveals a secret.
 """
 
 from __future__ import annotations
@@ -12,29 +13,38 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
-import re
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from logging import ERROR
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from daypass_core.clock import Clock
 from daypass_core.log import event, get_logger
-from daypass_core.problem import Code, Problem, Refusal
-from daypass_core.secret import BadReference, Reference, Secret, SecretUnreadable, read_secret_file
-from daypass_core.vault import VaultError, VaultMissing
+from daypass_core.secret import Federation, Reference, Secret, SecretUnreadable, read_secret_file
+from daypass_core.vault import VaultError, VaultMissing, VaultUnavailable
+from daypass_proxy.federation import Bearer
 from daypass_proxy.key_forms import Unusable, forms_of, pattern
-from daypass_proxy.key_references import KeySource, PooledKeys, references
-from daypass_proxy.keyring_pool import KeyPool, PoolKey, Use
+from daypass_proxy.key_references import KeySource
+from daypass_proxy.keyring_held import Held
+from daypass_proxy.keyring_pool import KeyPool, PoolKey
+from daypass_proxy.keyring_tenants import KeyUnavailable, TenantKeys
 from daypass_proxy.providers import Provider
 
+__all__ = ["KeyUnavailable", "Keyring", "SecretReader", "basic_credential"]
+
 log = get_logger(__name__)
+_T = TypeVar("_T")
 
 REFRESH_SECONDS = 60
-STALE_SECONDS = 15 * 60
 REREAD_SECONDS = 10
-_RETRY_SECONDS = 1  # between attempts to read a key that was never read
-_AT_ONCE = 4
+RETRY_SECONDS = 1
+"""Between attempts to read a key that cannot be had, at first; the keyring's own double it."""
+LONGEST_RETRY_SECONDS = 10
+"""The longest pause while Vault is away; what is refused or missing is looked for every minute."""
+THREADS = 4
+"""All that reading keys may ever hold, whatever hangs."""
+_AT_ONCE = THREADS - 1  # of the keyring's own reads: one thread is for calls that wait
 NO_KEY = "unused"
 """What an upstream that asks for no key is sent as one."""
 
@@ -46,36 +56,17 @@ class SecretReader(Protocol):
         """Return one field; blocks. Raises VaultError."""
         ...
 
-
-class KeyUnavailable(Refusal):
-    """There is no usable key for this tenant now (503)."""
-
-    def __init__(self) -> None:
-        super().__init__(Problem.of(Code.KEY_UNAVAILABLE))
+    def reach(self) -> None:
+        """Find out whether keys could be read at all; blocks. Raises VaultError."""
+        ...
 
 
-@dataclass(slots=True)
-class _Held:
-    """One key in memory. `forms` are how it could show in an answer, `old_forms` the last key's.
+class Exchanger(Protocol):
+    """What the keyring needs of `federation`."""
 
-    A pattern finds them in one pass over the headers of every answer; None when there are none.
-    """
-
-    reference: Reference
-    secret: Secret | None = None
-    read_at: float = 0.0
-    tried_at: float | None = None
-    reread_at: float | None = None
-    forms: re.Pattern[bytes] | None = field(default=None, repr=False)
-    old_forms: re.Pattern[bytes] | None = field(default=None, repr=False)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def is_in(self, data: bytes) -> bool:
-        """Say whether `data` holds the key, or the one before it."""
-        for forms in (self.forms, self.old_forms):
-            if forms is not None and forms.search(data):
-                return True
-        return False
+    async def exchange(self, who: Federation, assertion: str) -> Bearer:
+        """Return a bearer for an identity token; raises key_forms.Unusable."""
+        ...
 
 
 class Keyring:
@@ -91,74 +82,89 @@ class Keyring:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         keyless: Collection[str] = (),
+        exchanger: Exchanger | None = None,
     ) -> None:
         """`sources` by provider and tenant, "*" for all others; `jitter` gives 0 … 1.
 
-        `keyless` are the providers that ask for no key.
+        `keyless` are the providers that ask for no key; `exchanger` is for federation:// alone.
         """
-        self._sources = sources
         self._env_secrets = env_secrets
         self._vault = vault
         self._clock = clock
         self._sleep = sleep
         self._jitter = jitter
         self._keyless = frozenset(keyless)
-        self._held: dict[Reference, _Held] = {}
-        # A tenant's reference never changes; only tenants of tokens we signed come here.
-        self._by_tenant: dict[str, dict[str, _Held]] = {name: {} for name in sources}
-        self._pools: dict[tuple[str, str], KeyPool] = {}
+        self._exchanger = exchanger
+        self._threads = ThreadPoolExecutor(THREADS, "keyring")
         self._few = asyncio.Semaphore(_AT_ONCE)
-        self._refresher: asyncio.Task[None] | None = None
+        self._keeping: list[asyncio.Task[None]] = []
         self._reading: set[asyncio.Task[None]] = set()
+        self._tenants = TenantKeys(sources, self._keep)
+        self._by_tenant = self._tenants.of_vault
+        self._reached: bool | None = None  # None until somebody asked, if anybody has to
         self.reads = {"ok": 0, "failed": 0}
         """How reads of keys ended; for the metrics."""
-        self.uses: dict[tuple[str, str], Use] = {
-            (provider, str(one)): Use()
-            for provider, tenants in sources.items()
-            for source in tenants.values()
-            if isinstance(source, PooledKeys)
-            for one in references(source)
-        }
+        self.uses = self._tenants.uses
         """What became of each key of a pool, by provider and reference as in the settings."""
         self.pooled = bool(self.uses)
         """Whether any tenant has a pool; where none has, nobody needs to ask `pool`."""
 
     async def start(self) -> None:
         """Read every key that is named, then keep them fresh; a failed read is logged only."""
-        for tenants in self._sources.values():
-            for source in tenants.values():
-                for reference in references(source):
-                    if not reference.per_tenant:
-                        self._held.setdefault(reference, _Held(reference))
+        self._tenants.take_named()
         await self.read_all()
-        self._refresher = asyncio.create_task(self._keep_fresh(), name="keyring")
+        self._keeping.append(asyncio.create_task(self._keep_fresh(), name="keyring"))
 
     async def close(self) -> None:
-        """Stop refreshing, and reads under way."""
-        tasks = [*self._reading, *([self._refresher] if self._refresher else [])]
+        """Stop refreshing, and reads under way; a thread that hangs is not waited for."""
+        tasks = [*self._reading, *self._keeping]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def age(self) -> float | None:
         """Seconds since the key that was read longest ago was read; None without any."""
-        read = [held.read_at for held in list(self._held.values()) if held.secret is not None]
-        return self._clock.monotonic() - min(read) if read else None
+        return max(self.ages.values(), default=None)
+
+    @property
+    def ages(self) -> dict[str, float]:
+        """Seconds since each key was read, by reference; a bearer is not among them."""
+        return self._tenants.ages(self._clock.monotonic())
+
+    @property
+    def states(self) -> dict[str, int]:
+        """How many keys are fresh, stale and lost."""
+        return self._tenants.states(self._clock.monotonic())
+
+    @property
+    def lacking(self) -> str | None:
+        """Why no call at all could go up for want of a key, as a sentence; None when one could.
+
+        That one tenant has none is no reason to send the calls of all others elsewhere.
+        """
+        now, held = self._clock.monotonic(), list(self._tenants)
+        if self._keyless or self._reached or any(each.usable(now) for each in held):
+            return None
+        if self._tenants.of_files or not (held or self._by_tenant):
+            return None  # they are read at the first call of their tenant, and not before
+        return "provider keys: not one can be read from where it lives"
+
+    @property
+    def findings(self) -> dict[Reference, str | None]:
+        """Why each key could not be read the last time; None where it was."""
+        return {held.reference: held.error for held in self._tenants}
 
     def pool(self, tenant: str, provider: str) -> KeyPool | None:
         """Return this tenant's keys at the provider where there are several."""
-        tenants = self._sources.get(provider, {})
-        source = tenants.get(tenant, tenants.get("*"))
-        if not isinstance(source, PooledKeys):
-            return None
-        known = self._pools.get((provider, tenant))
-        return known or self._new_pool(source, tenant, provider)
+        return self._tenants.pool(tenant, provider)
 
     async def read_new(self, pool: KeyPool) -> None:
         """Read the keys of a pool that were never asked for: answers are searched for all."""
-        new = [held for key in pool.keys if (held := self._hold(key.reference)).tried_at is None]
-        reads = [self._whatever_the_caller_does(self._first_read(held)) for held in new]
+        held = [self._tenants.hold(key.reference) for key in pool.keys]
+        new = [self._needed_read(each) for each in held if each.tried_at is None]
+        reads = [self._whatever_the_caller_does(reading) for reading in new]
         await asyncio.gather(*reads)
 
     async def header_for(
@@ -167,16 +173,17 @@ class Keyring:
         """Return the credential header of this tenant at the provider; raises KeyUnavailable.
 
         Where the tenant has a pool, `key` says with which of its keys. Answers from memory, except
-        for the first call of a tenant of the "*" reference.
+        for the first call of a tenant of the "*" reference, and where there is no usable key.
         """
         if provider.name in self._keyless:
             return provider.credential(NO_KEY)
-        held = self._find(tenant, provider.name) if key is None else self._hold(key.reference)
-        if held.secret is None:
-            await self._whatever_the_caller_does(self._first_read(held))
-        if held.secret is None or self._clock.monotonic() - held.read_at > STALE_SECONDS:
-            raise KeyUnavailable
-        return provider.credential(held.secret.reveal())
+        held = self._of(tenant, provider.name, key)
+        if not held.usable(self._clock.monotonic()):
+            await self._whatever_the_caller_does(self._needed_read(held))
+            if not held.usable(self._clock.monotonic()):
+                raise KeyUnavailable(tenant, provider.name)
+        assert held.secret is not None  # it is usable
+        return _header(held, held.secret, provider)
 
     async def refresh(
         self,
@@ -192,7 +199,7 @@ class Keyring:
         """
         if provider.name in self._keyless:
             return False
-        held = self._find(tenant, provider.name) if key is None else self._hold(key.reference)
+        held = self._of(tenant, provider.name, key)
         if not self._differs(held, provider, refused):
             await self._whatever_the_caller_does(self._reread(held, provider, refused))
         return self._differs(held, provider, refused)
@@ -205,67 +212,98 @@ class Keyring:
         if provider in self._keyless:
             return False
         if self.pooled and (pool := self.pool(tenant, provider)) is not None:
-            return any(self._hold(key.reference).is_in(data) for key in pool.keys)
+            return any(self._tenants.hold(key.reference).is_in(data) for key in pool.keys)
         try:
-            held = self._find(tenant, provider)
+            held = self._tenants.find(tenant, provider)
         except KeyUnavailable:
             return False
         return held.is_in(data)
 
     async def read_all(self) -> None:
-        """Read every key that was ever asked for once more."""
-        await asyncio.gather(*(self._read_locked(held) for held in list(self._held.values())))
+        """Read every key that was ever asked for once more, but those that are renewed.
 
-    def _find(self, tenant: str, provider: str) -> _Held:
-        by_tenant = self._by_tenant.setdefault(provider, {})
-        known = by_tenant.get(tenant)
-        if known is not None:
-            return known
-        sources = self._sources.get(provider, {})
-        source = sources.get(tenant, sources.get("*"))
-        try:
-            # Of a pool the first, for whoever does not ask for one of its keys.
-            own = None if source is None else references(source)[0].for_tenant(tenant)
-        except BadReference:
-            own = None
-        if own is None:
-            event(log, "key_not_configured", level=ERROR, tenant=tenant, provider=provider)
-            raise KeyUnavailable
-        held = by_tenant[tenant] = self._hold(own)
-        return held
+        Those first that were read longest ago: behind a rate limit the last ones may get nothing.
+        """
+        everyone = sorted(self._tenants, key=lambda held: held.read_at)
+        await self._read_these(one for one in everyone if not (one.federated and one.tried_at))
 
-    def _hold(self, reference: Reference) -> _Held:
-        held = self._held.get(reference)
-        if held is None:
-            held = self._held[reference] = _Held(reference)
-        return held
-
-    def _new_pool(self, source: PooledKeys, tenant: str, provider: str) -> KeyPool | None:
-        try:
-            keys = [
-                PoolKey(
-                    each.reference.for_tenant(tenant),
-                    each.weight,
-                    self.uses[provider, str(each.reference)],
-                )
-                for each in source.keys
-            ]
-        except BadReference:
-            return None
-        pool = self._pools[provider, tenant] = KeyPool(keys)
-        return pool
+    def _of(self, tenant: str, provider: str, key: PoolKey | None) -> Held:
+        if key is None:
+            return self._tenants.find(tenant, provider)
+        return self._tenants.hold(key.reference)
 
     @staticmethod
-    def _differs(held: _Held, provider: Provider, refused: tuple[bytes, bytes]) -> bool:
-        return held.secret is not None and provider.credential(held.secret.reveal()) != refused
+    def _differs(held: Held, provider: Provider, refused: tuple[bytes, bytes]) -> bool:
+        return held.secret is not None and _header(held, held.secret, provider) != refused
 
     async def _keep_fresh(self) -> None:
+        pause = float(RETRY_SECONDS)
         while True:
             # Jitter, so that a fleet of proxies does not ask Vault in step.
-            await self._sleep(REFRESH_SECONDS * (0.9 + 0.2 * self._jitter()))
+            left = REFRESH_SECONDS * (0.9 + 0.2 * self._jitter())
+            while left > 0:
+                failed = self._failed_ones()
+                wait = min(left, pause) if failed or self._reached is False else left
+                await self._sleep(wait)
+                left -= wait
+                if left > 0:
+                    passing = self._reached is False or any(held.passing for held in failed)
+                    most = LONGEST_RETRY_SECONDS if passing else REFRESH_SECONDS
+                    pause = min(pause * 2, most)
+                    await self._read_these(failed)
+            if not self._failed_ones():
+                pause = float(RETRY_SECONDS)
             await self.read_all()
 
-    async def _read_locked(self, held: _Held) -> None:
+    def _failed_ones(self) -> list[Held]:
+        found = [held for held in self._tenants if held.error and not held.federated]
+        return sorted(found, key=lambda held: held.read_at)
+
+    def _keep(self, held: Held) -> None:
+        """Have a bearer renewed from now on."""
+        if held.federated:
+            keeping = self._keep_bearer(held)
+            self._keeping.append(asyncio.create_task(keeping, name="keyring bearer"))
+
+    async def _keep_bearer(self, held: Held) -> None:
+        """Exchange for the next bearer ahead of the end of each; the first is `_needed_read`'s."""
+        pause = float(RETRY_SECONDS)
+        while True:
+            now = self._clock.monotonic()
+            due = held.renewal_at(self._jitter()) - now
+            await self._sleep(pause if held.error or held.secret is None else max(due, pause))
+            async with held.lock:
+                # A call may have had it exchanged meanwhile, because the provider refused it.
+                early = held.renewal_at(1.0) - self._clock.monotonic()
+                if held.tried_at is not None and (held.error or early <= 0):
+                    await self._read(held)
+            failed = held.error is not None
+            pause = min(pause * 2, LONGEST_RETRY_SECONDS) if failed else float(RETRY_SECONDS)
+
+    async def _read_these(self, several: Iterable[Held]) -> None:
+        if self._by_tenant:
+            await self._reach()
+        await asyncio.gather(*(self._read_locked(held) for held in several))
+
+    async def _reach(self) -> None:
+        """Find out whether Vault could be asked for the key of a tenant that comes first now."""
+        if self._vault is None:
+            return
+        try:
+            await self._in_thread(self._vault.reach)
+        except VaultError as error:
+            if self._reached is not False:
+                event(log, "vault_not_reached", level=ERROR, reason=str(error))
+            self._reached = False
+        else:
+            self._reached = True
+
+    async def _in_thread(self, work: Callable[..., _T], *values: object) -> _T:
+        # The context goes along: it has the id of the request that waits for this.
+        loop, context = asyncio.get_running_loop(), copy_context()
+        return await loop.run_in_executor(self._threads, context.run, work, *values)
+
+    async def _read_locked(self, held: Held) -> None:
         async with self._few, held.lock:
             await self._read(held)
 
@@ -276,7 +314,7 @@ class Keyring:
         task.add_done_callback(self._reading.discard)
         await asyncio.shield(task)
 
-    async def _reread(self, held: _Held, provider: Provider, refused: tuple[bytes, bytes]) -> None:
+    async def _reread(self, held: Held, provider: Provider, refused: tuple[bytes, bytes]) -> None:
         async with held.lock:
             now = self._clock.monotonic()
             lately = held.reread_at is not None and now - held.reread_at < REREAD_SECONDS
@@ -284,18 +322,18 @@ class Keyring:
                 held.reread_at = now
                 await self._read(held)
 
-    async def _first_read(self, held: _Held) -> None:
+    async def _needed_read(self, held: Held) -> None:
         async with held.lock:
             now = self._clock.monotonic()
-            tried = held.tried_at is not None and now - held.tried_at < _RETRY_SECONDS
-            if held.secret is None and not tried:
+            tried = held.tried_at is not None and now - held.tried_at < RETRY_SECONDS
+            if not tried and not held.usable(now):
                 await self._read(held)
 
-    async def _read(self, held: _Held) -> None:
-        """Read one key in a thread; on failure keep what there is, and let it age."""
+    async def _read(self, held: Held) -> None:
+        """Read one key; on failure keep what there is, and let it age."""
         began = held.tried_at = self._clock.monotonic()
         try:
-            secret = await asyncio.to_thread(self._blocking_read, held.reference)
+            secret, life = await self._get(held.reference)
             changed = held.secret != secret
             forms = pattern(forms_of(secret.reveal())) if changed else held.forms
         except VaultMissing as error:
@@ -308,13 +346,24 @@ class Keyring:
             # Unforeseen, so its text is not ours to show; it must not end the refreshing of others.
             self._failed(held, Unusable(type(error).__name__))
         else:
-            if held.secret is not None and changed:
-                held.old_forms = held.forms
+            if life is not None:
+                event(log, "key_exchanged", reference=str(held.reference), life_seconds=round(life))
+            elif held.secret is not None and changed:
                 event(log, "key_changed", reference=str(held.reference))
-                for pool in self._pools.values():
-                    pool.renewed(held.reference)
-            held.secret, held.read_at, held.forms = secret, began, forms
+            if changed:
+                self._tenants.renewed(held.reference)
+            held.took(secret, forms, began, life)
             self.reads["ok"] += 1
+
+    async def _get(self, reference: Reference) -> tuple[Secret, float | None]:
+        """Return a key, and its life in seconds where it has an end."""
+        if reference.kind != "federation":
+            return await self._in_thread(self._blocking_read, reference), None
+        if self._exchanger is None:
+            raise Unusable("nothing to exchange identity tokens with")
+        # Read at each exchange: whoever projects the file replaces it (case B23).
+        identity = await self._in_thread(read_secret_file, reference.path)
+        return await self._exchanger.exchange(reference.federation, identity.reveal())
 
     def _blocking_read(self, reference: Reference) -> Secret:
         if reference.kind == "vault":
@@ -328,17 +377,20 @@ class Keyring:
             raise Unusable("variable is not set")
         return secret
 
-    def _failed(self, held: _Held, error: Exception) -> None:
+    def _failed(self, held: Held, error: Exception) -> None:
         self.reads["failed"] += 1
-        age = None if held.secret is None else round(self._clock.monotonic() - held.read_at)
-        event(
-            log,
-            "key_read_failed",
-            level=ERROR,
-            reference=str(held.reference),
-            reason=f"{type(error).__name__}: {error}",
-            age_seconds=age,
-        )
+        now = self._clock.monotonic()
+        if held.failed(error, now, passing=isinstance(error, VaultUnavailable)):
+            age = None if held.secret is None else round(now - held.read_at)
+            where, why = str(held.reference), held.error
+            event(log, "key_read_failed", level=ERROR, reference=where, reason=why, age_seconds=age)
+
+
+def _header(held: Held, secret: Secret, provider: Provider) -> tuple[bytes, bytes]:
+    """Return the header that a key goes up in: a bearer's is the same at all providers."""
+    if held.federated:
+        return b"authorization", b"Bearer " + secret.reveal().encode("ascii")
+    return provider.credential(secret.reveal())
 
 
 def basic_credential(user: str, password: Secret) -> bytes:

@@ -94,7 +94,10 @@ async def live(exchange: Exchange, services: Services) -> None:
 
 
 async def ready(exchange: Exchange, services: Services) -> None:
-    """GET /readyz: calls can be admitted, as far as it is known without trying one."""
+    """GET /readyz: what a call would meet, as far as it is known without trying one (B12)."""
+    if services.gate.closing:
+        await answer_json(exchange, 503, {"status": "stopping"})
+        return
     missing = []
     try:
         services.revocations.check_fresh()
@@ -106,6 +109,8 @@ async def ready(exchange: Exchange, services: Services) -> None:
         await services.jwks.keys_for(None)
     if not services.jwks.ready:
         missing.append("keys of the broker")
+    if (lacking := services.keyring.lacking) is not None:
+        missing.append(lacking)
     if missing:
         await answer_json(exchange, 503, {"status": "not ready", "missing": missing})
     else:

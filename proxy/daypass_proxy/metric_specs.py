@@ -37,6 +37,13 @@ TIME_TO_FIRST_TOKEN = Spec(
     _OPERATION,
     _FIRST_TOKEN,
 )
+OPERATION_DURATION = Spec(
+    _HISTOGRAM,
+    "gen_ai_client_operation_duration_seconds",
+    "Time of a call at the provider, from its first byte up to the end of the answer.",
+    (*_OPERATION, "error_type"),
+    _SECONDS,
+)
 TOKEN_USAGE = Spec(
     _HISTOGRAM,
     "gen_ai_client_token_usage",
@@ -165,6 +172,24 @@ PROVIDER_KEY_AGE = Spec(
     "daypass_provider_key_age_seconds",
     "Age of the provider key that was confirmed longest ago; calls are refused after 900.",
 )
+PROVIDER_KEY_READ_AGE = Spec(
+    _GAUGE,
+    "daypass_provider_key_read_age_seconds",
+    "Seconds since a provider key was last read; its calls are refused after 900.",
+    ("key",),
+)
+PROVIDER_KEYS = Spec(
+    _GAUGE,
+    "daypass_provider_keys",
+    "Provider keys in use here, by whether they could be read of late.",
+    ("state",),
+)
+VAULT_TOKEN = Spec(
+    _GAUGE, "daypass_vault_token_seconds", "Seconds until the token for the vault ends."
+)
+VAULT_LOGINS = Spec(
+    _COUNTER, "daypass_vault_logins_total", "Logins at the vault, by how they ended.", ("result",)
+)
 PROVIDER_KEY_READS = Spec(
     _COUNTER,
     "daypass_provider_key_reads_total",
@@ -214,10 +239,40 @@ LEDGER_BATCH = Spec(
     (),
     _BATCH,
 )
+CALL_LIMIT = Spec(
+    _GAUGE,
+    "daypass_call_limit",
+    "Calls in flight from which new ones are turned away; it falls while the loop is late.",
+)
+REQUESTS_IN_FLIGHT = Spec(
+    _GAUGE, "daypass_requests_in_flight", "Requests that are being served, of every kind."
+)
+CALLS_SHED = Spec(
+    _COUNTER,
+    "daypass_calls_shed_total",
+    "Calls that were turned away before anything was done for them, by the reason.",
+    ("reason",),
+)
 LOOP_LAG = Spec(
     _GAUGE,
     "daypass_event_loop_lag_seconds",
     "The longest time by which the event loop was late within the last 15 to 30 seconds.",
+)
+BODY_WORKERS = Spec(_GAUGE, "daypass_body_workers", "Processes that check large bodies and are up.")
+BODY_CHECK_BYTES = Spec(
+    _GAUGE,
+    "daypass_body_check_bytes",
+    "Bytes of large bodies that are being checked or wait for it.",
+)
+CERTIFICATE_END = Spec(
+    _GAUGE,
+    "daypass_certificate_end_timestamp_seconds",
+    "When the certificate of the public listener ends; nothing without TLS.",
+)
+LOOP_TASKS = Spec(
+    _GAUGE,
+    "daypass_event_loop_tasks",
+    "Tasks of the event loop; a few for each open connection, and none for one that has ended.",
 )
 LOG_LINES_DROPPED = Spec(
     _COUNTER,

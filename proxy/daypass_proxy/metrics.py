@@ -30,7 +30,7 @@ class _Children:
 
     __slots__ = (
         "cache_read", "cache_write", "calls", "cost", "cut", "duration", "estimated", "failure",
-        "first", "input", "output", "refusal",
+        "first", "input", "operation", "output", "refusal",
     )  # fmt: skip
 
     calls: Count
@@ -39,6 +39,7 @@ class _Children:
     failure: Count | None
     estimated: Count | None
     duration: Spread
+    operation: Spread
     first: Spread
     input: Spread
     output: Spread
@@ -100,6 +101,8 @@ class Metrics:
             known = "estimated" if line.estimated else "known"
             self.board.count(specs.DRAINED_CALLS, known).value += 1
         kept.duration.observe(line.ms / 1000)
+        if line.upstream_ms is not None:
+            kept.operation.observe(line.upstream_ms / 1000)
         if line.first_byte_ms is not None and line.stream:
             kept.first.observe(line.first_byte_ms / 1000)
         if line.added_ms is not None:
@@ -158,6 +161,7 @@ class Metrics:
         kept.failure = None if failed is None else board.count(specs.UPSTREAM_FAILURES, failed)
         kept.estimated = board.count(specs.ESTIMATED, line.outcome) if line.estimated else None
         kept.duration = board.spread(specs.REQUEST_DURATION, *operation, error or "")
+        kept.operation = board.spread(specs.OPERATION_DURATION, *operation, error or "")
         kept.first = board.spread(specs.TIME_TO_FIRST_TOKEN, *operation)
         kept.input = board.spread(specs.TOKEN_USAGE, *operation, "input")
         kept.output = board.spread(specs.TOKEN_USAGE, *operation, "output")

@@ -73,6 +73,7 @@ async def relay(
         try:
             with attempt.live.interruptible():
                 body = await _collect(answer, meter, attempt, clock)
+                attempt.answered()
                 attempt.check_client()
                 attempt.live.check()
                 await exchange.respond(reply.status, headers, body)
@@ -215,6 +216,7 @@ class _Stream:
     async def _end(self, problem: Problem) -> None:
         """End tidily what came whole or told its own failure; else tell `problem`, or cut."""
         self._answer.close()
+        self._attempt.answered()
         self._attempt.check_client()
         exchange = self._exchange
         self._attempt.outcome = self._attempt.outcome or Outcome.UPSTREAM_BROKEN

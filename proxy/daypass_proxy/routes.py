@@ -110,6 +110,12 @@ def find_route(raw_path: bytes, upstreams: Collection[str] = ()) -> Route | None
     return _openai_routes(name).get(raw_path)
 
 
+def is_call(method: str, raw_path: bytes, upstreams: Collection[str] = ()) -> bool:
+    """Say whether this is asked of a provider, and not of us alone."""
+    handler = (find_route(raw_path, upstreams) or {}).get(method)
+    return isinstance(handler, Inference) or handler is infer
+
+
 def is_told(handler: Handler | None) -> bool:
     """Say whether a request that this handler served needs no closing line."""
     return isinstance(handler, Inference) or handler in _TOLD

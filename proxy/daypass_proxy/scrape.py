@@ -15,14 +15,21 @@ from prometheus_client.exposition import choose_encoder
 from daypass_proxy import me
 from daypass_proxy.exchange import Exchange, Receive, Send
 from daypass_proxy.services import Services
+from daypass_proxy.sibling import Siblings
 
 
 class Scrape:
     """The ASGI application of the metrics listener."""
 
-    def __init__(self, services: Callable[[], Services | None]) -> None:
-        """`services` gives those of the proxy, None while there are none."""
+    def __init__(
+        self, services: Callable[[], Services | None], siblings: Siblings | None = None
+    ) -> None:
+        """`services` gives those of the proxy, None while there are none.
+
+        With `siblings` the figures are those of all workers.
+        """
         self._services = services
+        self._siblings = siblings
         self._one_at_a_time = asyncio.Lock()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -59,5 +66,7 @@ class Scrape:
         encode, content_type = choose_encoder(accepted)
         async with self._one_at_a_time:
             text = await asyncio.to_thread(encode, registry)
+            if self._siblings is not None:
+                text = (await self._siblings.figures(text.decode(), accepted)).encode()
         headers = [(b"content-type", content_type.encode()), (b"cache-control", b"no-store")]
         await exchange.respond(200, headers, text)

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 from daypass_core.clock import Clock
 from daypass_core.problem import Problem
+from daypass_core.vault import Vault
 from daypass_proxy.authenticate import Authenticator
 from daypass_proxy.body.room import BodyRoom
 from daypass_proxy.broker_link import Broker
+from daypass_proxy.gate import Gate
 from daypass_proxy.jwks_cache import JwksCache
 from daypass_proxy.keyring import Keyring
 from daypass_proxy.ledger import Ledger
@@ -45,6 +47,8 @@ class Services:
     revocations: RevocationView
     keyring: Keyring
     transport: Transport
+    vault: Vault | None = None
+    gate: Gate = field(default_factory=Gate)
     body_room: BodyRoom = field(default_factory=BodyRoom)
     metrics: Metrics = field(default_factory=Metrics)
 

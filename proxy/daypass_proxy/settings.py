@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
+from daypass_core import database_url as location
 from daypass_core.log import LEVELS
 from daypass_core.secret import Secret
 from daypass_core.server import TlsFiles
@@ -20,6 +21,7 @@ from daypass_core.settings import REQUIRED, Listen, Reader, environment
 from daypass_core.source import read_networks
 from daypass_core.vault_settings import VaultSettings, read_vault
 from daypass_proxy.key_references import KeySource, parse_keys, references, shared
+from daypass_proxy.server_settings import ServerSettings, read_server
 from daypass_proxy.upstreams import Upstream, read_upstreams
 
 _KEYS = "DAYPASS_ANTHROPIC_KEYS"
@@ -80,8 +82,10 @@ class Settings:
     stale_stream_seconds: float
     header_seconds: float
     metrics_listen: tuple[Listen, ...]
+    server: ServerSettings
     env_secrets: Mapping[str, Secret] = field(default_factory=dict, repr=False)
     trusted_proxies: tuple[str, ...] = ()
+    database_url_file: Path | None = None
 
     def origin(self, provider: str) -> str:
         """Return the URL of a provider, to which a call adds its path."""
@@ -101,6 +105,11 @@ class Settings:
         if not self.database_url.startswith(_SQLITE):
             return None
         return Path(self.database_url.removeprefix(_SQLITE).partition("?")[0])
+
+    @property
+    def database(self) -> str | Path:
+        """The URL for every connection, or the file that holds it at that time."""
+        return self.database_url_file or self.database_url
 
 
 def load(environ: Mapping[str, str] | None = None) -> Settings:
@@ -145,8 +154,10 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         stale_stream_seconds=reader.seconds("DAYPASS_STALE_STREAM_SECONDS", 61.0, least=0.1),
         header_seconds=reader.seconds("DAYPASS_HEADER_SECONDS", 10.0, least=0.1),
         metrics_listen=reader.listens("DAYPASS_PROXY_METRICS_LISTEN", ()),
+        server=read_server(reader),
         env_secrets=_env_secrets(reader, keys, environ),
         trusted_proxies=reader.parsed("DAYPASS_TRUSTED_PROXIES", read_networks, (), ()),
+        database_url_file=location.file(reader),
     )
     _check_keys(reader, settings, keys)
     _check_targets(reader, settings)
@@ -157,8 +168,13 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
 def _check_keys(
     reader: Reader, settings: Settings, keys: Mapping[str, Mapping[str, KeySource]]
 ) -> None:
-    """Tenants share a provider key by choice only."""
+    """Tenants share a provider key by choice only, and one provider takes identity tokens."""
     for name, tenants in keys.items():
+        federated = any(
+            one.kind == "federation" for source in tenants.values() for one in references(source)
+        )
+        if federated and name != _KEYS:
+            reader.problem(name, f"names federation://, which there is for {_KEYS} alone")
         if not settings.shared_keys and shared(tenants):
             reader.problem(
                 name,
@@ -254,7 +270,7 @@ def load_database_url(environ: Mapping[str, str] | None = None) -> str:
 
 
 def _read_database_url(reader: Reader) -> str:
-    return reader.parsed("DAYPASS_DATABASE_URL", _database_url, "")
+    return location.read(reader, _database_url)
 
 
 def _database_url(value: str) -> str:

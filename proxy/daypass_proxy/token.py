@@ -1,10 +1,10 @@
 """POST /v1/oauth/token: passed through to the broker, because clients know one base URL only.
 
 One fixed target; nothing of the client's request goes along but its body, the kind of body, and
-the peer address we saw ourselves. Stock SDKs do not retry this path, so a broker that restarts is
-waited for here; but a request the broker may have acted on is never sent again, since the second
-use of a `single_use` credential quarantines its sandbox. Launch credentials pass through memory
-and are neither kept nor logged.
+the peer address we saw ourselves, beside our id of the request, under which the broker logs it too.
+Stock SDKs do not retry this path, so a broker that restarts is waited for here; but a request the
+broker may have acted on is never sent again, since the second use of a `single_use` credential
+quarantines its sandbox. Launch credentials pass through memory and are neither kept nor logged.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,11 @@ async def pass_token_request(exchange: Exchange, services: Services) -> None:
         if not admitted:
             await _unavailable(exchange, "too many token requests at once; try again")
             return
-        headers = {"content-type": media, "x-daypass-peer": exchange.peer}
+        headers = {
+            "content-type": media,
+            "x-daypass-peer": exchange.peer,
+            "x-daypass-request-id": exchange.request_id,
+        }
         try:
             answer = await _ask(services, headers, body)
         except BrokerUnreachable as error:

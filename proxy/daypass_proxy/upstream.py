@@ -32,12 +32,12 @@ log = get_logger(__name__)
 ERROR_BODY_MAX = 1024 * 1024
 # Looked into on the loop, so everybody waits for it; no error says so much.
 _ERROR_PLAIN_MAX = 4 * 1024 * 1024
-# Types and codes by which Anthropic and OpenAI speak of the account.
+# Types and codes by which Anthropic and OpenAI speak of the account; LiteLLM's of the key's budget.
 _ACCOUNT_CODES = frozenset(
     {
         "billing_error", "enforced_spend_limit_reached", "contract_spend_limit_reached",
         "ramp_limit_exceeded", "insufficient_quota", "billing_hard_limit_reached",
-        "billing_not_active", "account_deactivated",
+        "billing_not_active", "account_deactivated", "budget_exceeded",
     }
 )  # fmt: skip
 # The API says these as invalid_request_error; the words are at the beginning of its message.
@@ -135,7 +135,7 @@ class _Error(msgspec.Struct):
 
 
 class _ErrorBody(msgspec.Struct):
-    error: _Error
+    error: _Error | str
 
 
 def _is_our_account(status: int, body: bytes) -> bool:
@@ -148,6 +148,8 @@ def _is_our_account(status: int, body: bytes) -> bool:
         error = msgspec.json.decode(body, type=_ErrorBody).error
     except (msgspec.DecodeError, RecursionError):
         return False
+    if isinstance(error, str):
+        error = _Error(type=error, message=error)
     said = {error.type, error.details.error_code if error.details else None}
     if type(error.code) is str:
         said.add(error.code)

@@ -13,6 +13,7 @@ from daypass_core.log import event, get_logger
 from daypass_core.problem import Code, refuse
 from daypass_proxy.attempt import Attempt
 from daypass_proxy.exchange import HeaderPairs, header_text
+from daypass_proxy.federation import with_bearer_beta
 from daypass_proxy.keyring import Keyring
 from daypass_proxy.ledger import Outcome
 from daypass_proxy.services import Services
@@ -22,10 +23,12 @@ from daypass_proxy.transport import (
     UpstreamRequest,
     UpstreamUnreachable,
 )
+from daypass_proxy.upstream_time import UpstreamTime
 
 log = get_logger(__name__)
 
 Header = tuple[bytes, bytes]
+_BEARER = b"authorization"
 # Whatever a provider module lets through, these are ours to say.
 _OURS = frozenset(
     {
@@ -41,14 +44,21 @@ async def send_once(attempt: Attempt, key: Header, services: Services) -> Answer
     Raises Refusal: upstream_unreachable (529), upstream_broken (502).
     """
     call = attempt.call
+    headers, before_send = _theirs(call.headers), attempt.live.check
+    if attempt.held.tariff is not None and attempt.held.tariff.max_seconds:
+        most = attempt.held.tariff.max_seconds
+        attempt.time = UpstreamTime(services.clock, attempt.live, most)
+        before_send = attempt.time.begin
+    if key[0] == _BEARER and call.dialect == "anthropic":
+        headers = with_bearer_beta(headers)
     request = UpstreamRequest(
         method=call.method,
         url=_url(services.settings.origin(call.provider), call.upstream_path, call.query),
-        headers=(*_theirs(call.headers), (b"accept-encoding", b"identity"), key),
+        headers=(*headers, (b"accept-encoding", b"identity"), key),
         body=call.body,
         # Of a tenant's many calls that are revoked at once, most are marked before their tasks are
         # woken; one whose key or connection is ready just then must not send any more.
-        before_send=attempt.live.check,
+        before_send=before_send,
     )
     attempt.request, attempt.http_status = request, None
     try:

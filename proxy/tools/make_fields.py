@@ -17,8 +17,11 @@ What the proxy does with each part of the body of `POST /v1/messages` and
 price, a way out or somebody's state is either allowed here or refused (400 `field_not_allowed`,
 with the feature that a profile would have to name).
 
-- **Open on options.** A text, number, true, false or null under a name that is not listed passes,
-  as do all values of `anthropic-beta`.
+An [example of each](body-firewall.md) way around a scope, and what stops it.
+
+- **Open on options**, if the scope does not [say otherwise](#how-much-may-be-unknown). A text,
+  number, true, false or null under a name that is not listed passes, as do all values of
+  `anthropic-beta`.
 - **Closed on kinds.** An object or list under a name that is not listed needs a feature of that
   name; so does a tool, block or source of an unknown `type`. A key that only looks like a listed
   one (`Model`, full-width letters) is refused.
@@ -29,6 +32,32 @@ with the feature that a profile would have to name).
 This page is written by `python proxy/tools/make_fields.py` from `anthropic.fields.json`; a test
 compares that table with the types of the official client ({source}).
 OpenAI's API has [a table of its own](#openais-api) and the same rules.
+
+## How much may be unknown
+`body` of an entry of a scope (`authorization_details`), for all providers alike:
+
+| `body` | unknown options | unknown kinds | unknown flags |
+|---|---|---|---|
+| `strict` | refused | refused | refused |
+| `compat` | pass | refused | pass |
+| `open` | pass | pass, looked into | pass |
+
+- Options are texts, numbers, true and false; kinds are objects and lists at the top, tools, blocks,
+  parts, items and sources; flags stand in `anthropic-beta` and `openai-beta`. Where a scope says
+  nothing it is `compat`.
+- Refused means: unless the scope has a feature of that name. What is known has its own rule below,
+  whatever `body` says: `open` opens no gated field.
+- `strict` compares every name and `type`, at any depth, with those of the official clients, and
+  every `anthropic-*` and `openai-*` header: a newer version of a known tool is unknown. The input
+  of a client's tools and their schemas are its own. `names.json` has the list, which
+  `python proxy/tools/make_names.py` writes; a test compares it with the clients.
+- `open` looks into what it does not know. A `model` is in the scope; a `url`, `href` or the like is
+  https within `allowed_domains`; a limit of tokens is within the cap; what names somebody's state,
+  credential, bill or another price (`file_id`, `container`, `bill_to`, `service_tier`, …) needs its
+  feature; a known tool keeps its own rules. The whole context window is held. A fee that a provider
+  takes for a kind that is unknown here can be neither held nor booked, so where there may be one,
+  name the features instead.
+- A delegated token has the same as its buyer, or one further up in this table.
 """
 
 OPENAI_HEAD = """
@@ -43,7 +72,8 @@ are those above, but for two:
 - **Closed on options elsewhere.** To an upstream of the settings a text, number, true or false
   under a name that is not listed needs a feature of that name, but for the options
   [below](#options-of-servers-of-your-own): there are servers to which `api_base` says where to send
-  the request and its key, and `n_predict` goes above every limit.
+  the request and its key, and `n_predict` goes above every limit. With `body: open` it needs one
+  only if its name sounds like that.
 
 A body has 256 members at most, if not all are listed, and goes up as it came, but for three
 members: `stream_options.include_usage` of a chat that streams, `store` of a response and of a chat

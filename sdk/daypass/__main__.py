@@ -175,6 +175,7 @@ def _delegate(commands: _Commands[_Parser]) -> None:
             f"--{flag}", action="append", metavar="NAME", help=f"{words}; repeatable"
         )
     delegate.add_argument("--max-output-tokens", type=int, metavar="N", help="of each call")
+    delegate.add_argument("--body", choices=("strict", "compat", "open"), help="how strict it is")
     delegate.add_argument("--lifetime", type=int, metavar="SECONDS", help="at most our token's own")
     limits(delegate, int, "set aside in our own budget until then")
 

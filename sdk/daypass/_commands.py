@@ -104,7 +104,11 @@ def usage(options: Namespace) -> int:
     if options.csv and options.json:
         raise SettingsError("--csv and --json are two answers", hint="say one of them")
     if options.csv:
-        for page in broker(options).usage_csv(**asked):
+
+        def tell_pruned(before: str) -> None:
+            note(f"usage before {before[:10]} was pruned, and is in its exports")
+
+        for page in broker(options).usage_csv(tell_pruned=tell_pruned, **asked):
             # Bytes: the line ends of CSV are its own on every system.
             sys.stdout.buffer.write(page.encode())
         sys.stdout.flush()
@@ -133,6 +137,9 @@ def usage(options: Namespace) -> int:
             print(f"{words} USD {totals['reserved_usd']}")
         if guessed := totals.get("estimated_calls"):
             print(f"{_counted(guessed, 'of them is', 'of them are')} booked by estimate")
+    if pruned := answer.get("pruned"):
+        files = ", ".join(pruned.get("exports") or ()) or "a file"
+        note(f"usage before {pruned.get('before', '?')[:10]} was pruned; exported to {files}")
     return 0
 
 

@@ -68,6 +68,7 @@ def delegate(
     features: Sequence[str] | None = None,
     domains: Sequence[str] | None = None,
     max_output_tokens: int | None = None,
+    body: str | None = None,
     budget_usd: str | Decimal | int | None = None,
     limits: Mapping[str, object] | None = None,
     lifetime: int | None = None,
@@ -77,6 +78,8 @@ def delegate(
 ) -> Child:
     """Buy a narrower token; what is left out is as the buyer's.
 
+    `body` is how much of a request may be unknown to the proxy: `strict` nothing, `compat` options,
+    `open` kinds; a buyer's own that is narrower stays.
     `budget_usd` is set aside in the buyer's budget until the child is over, `limits` are those of
     the policy document (`requests_per_minute`, …), `lifetime` is in seconds and ends with the
     buyer's token at the latest. The buyer is `provider`, or the holder of `token`, or whom the
@@ -92,6 +95,8 @@ def delegate(
     ):
         if isinstance(names, str):  # its letters would be taken for names
             raise SettingsError(f"{name} is one text", hint=f"write {name}=[{names!r}]")
+    if body is not None and body not in _BODIES:
+        raise SettingsError(f"body is not one of {', '.join(_BODIES)}", hint='write body="strict"')
     wanted = dict(limits or {})
     if budget_usd is not None:
         wanted["budget_usd"] = _usd(budget_usd)
@@ -103,6 +108,7 @@ def delegate(
         "features": features,
         "allowed_domains": domains,
         "max_output_tokens": max_output_tokens,
+        "body": body,
     }
     given = {name: value for name, value in cut.items() if value is not None}
     details = _narrowed(_own_details(origin, held), given) if given else None
@@ -121,6 +127,7 @@ def command(options: Namespace) -> int:
         features=options.feature,
         domains=options.domain,
         max_output_tokens=options.max_output_tokens,
+        body=options.body,
         limits=limits_given(options),
         lifetime=options.lifetime,
         base_url=options.base_url,
@@ -200,6 +207,10 @@ def _narrowed(own: list[dict[str, Any]], wanted: Mapping[str, Any]) -> list[dict
         for detail in left:
             most = detail.get("max_output_tokens", wanted["max_output_tokens"])
             detail["max_output_tokens"] = min(most, wanted["max_output_tokens"])
+    if "body" in wanted:
+        for detail in left:
+            own_body = detail.get("body", _USUAL_BODY)
+            detail["body"] = min(own_body, wanted["body"], key=_BODIES.index)
     kept = [detail for detail in left if detail["models"] and detail["endpoints"]]
     if not kept:
         raise SettingsError(
@@ -221,6 +232,8 @@ def _reaches(own: Sequence[str], domain: str) -> bool:
     return any(f".{domain}".endswith(f".{one}") for one in own)
 
 
+_BODIES = ("strict", "compat", "open")
+_USUAL_BODY = "compat"
 _COVERS: dict[str, Callable[[Sequence[str], str], bool]] = {
     "models": _names,
     "endpoints": _has,

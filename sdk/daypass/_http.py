@@ -191,6 +191,16 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def may_renew(status: int, retry: str | None, challenge: str | None) -> bool:
+    """Whether an answer says that a new token would do: 401, and not for good.
+
+    `retry` is its `x-should-retry`, `challenge` its `www-authenticate`. Stock clients with a token
+    that they cannot renew are not to come again, so an expired one is told apart by RFC 6750's
+    words; a revoked sandbox says nothing of the kind.
+    """
+    return status == 401 and (retry != "false" or "expired" in (challenge or ""))
+
+
 def refusal(answer: Answer) -> DaypassError:
     """The error that an answer with a status of 300 or more stands for."""
     try:

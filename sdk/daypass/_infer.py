@@ -7,7 +7,7 @@ checks, holds and bills of that model's own API.
 from __future__ import annotations
 
 from daypass._errors import Refused
-from daypass._http import Answer, Origin, refusal
+from daypass._http import Answer, Origin, may_renew, refusal
 from daypass._token import TokenProvider
 
 PATH = "/v1/infer"
@@ -39,7 +39,8 @@ class LLMProxyClient:
             body["max_tokens"] = max_tokens
         token = self._provider.token()
         answer = self._ask(token, body)
-        if answer.status == 401 and answer.headers.get("x-should-retry") != "false":
+        told = answer.headers
+        if may_renew(answer.status, told.get("x-should-retry"), told.get("www-authenticate")):
             answer = self._ask(self._provider.token(rejected=token), body)
         if answer.status != 200:
             raise refusal(answer)

@@ -15,6 +15,7 @@ from daypass._errors import NotInstalled, NotVerified, SettingsError
 from daypass._state import State
 
 _URL = "DAYPASS_DATABASE_URL"
+_FILE = "DAYPASS_DATABASE_URL_FILE"
 
 
 def verify(options: Namespace) -> int:
@@ -27,7 +28,8 @@ def verify(options: Namespace) -> int:
     url = _database(options)
     # The whole environment: a database may want PGPASSFILE and the like. The URL may hold a
     # password, so it is not an argument, which everybody on the machine could read.
-    env, _ = settings.child_environment((), {_URL: url, "PYTHONSAFEPATH": "1"})
+    where, others = ({}, ()) if url is None else ({_URL: url}, (_FILE,))
+    env, _ = settings.child_environment(others, {**where, "PYTHONSAFEPATH": "1"})
     command = [sys.executable, "-m", "daypass_proxy", "verify", *(["--json"] * options.json)]
     code = subprocess.run(command, env=env).returncode
     if code not in (0, 1, 2):
@@ -35,11 +37,13 @@ def verify(options: Namespace) -> int:
     return code
 
 
-def _database(options: Namespace) -> str:
-    """The URL that was given, or of the state directory that was, or of the environment."""
-    url = options.database or (None if options.dir else settings.environment().get(_URL))
-    if url:
-        return str(url)
+def _database(options: Namespace) -> str | None:
+    """The URL that was given, or of the state directory that was; None: the environment says it."""
+    if options.database:
+        return str(options.database)
+    told = settings.environment()
+    if not options.dir and (told.get(_URL) or told.get(_FILE)):
+        return None
     path = State(settings.state_dir(options.dir)).database
     if not path.is_file():
         raise SettingsError(

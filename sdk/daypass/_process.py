@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from daypass._errors import DaypassError, ServiceFailed
-from daypass._http import Origin
+from daypass._http import Answer, Origin
 
 READY_SECONDS = 30.0
 POLL_SECONDS = 0.05
@@ -78,13 +78,17 @@ class Service:
         )
 
     def await_ready(self, origin: Origin, tick: Callable[[], None]) -> None:
-        """Wait until `/readyz` answers 200; raises `ServiceFailed`."""
+        """Wait until `/readyz` answers 200, or misses provider keys alone; raises `ServiceFailed`.
+
+        Which key cannot be read is told as a warning: it may come later, without a new start.
+        """
         give_up = time.monotonic() + READY_SECONDS
         while True:
             if self.process.poll() is not None:
                 raise self.failed(f"ended with exit code {self.process.returncode}")
             try:
-                if origin.call("GET", "/readyz").status == 200:
+                answer = origin.call("GET", "/readyz")
+                if answer.status == 200 or _misses_keys_alone(answer):
                     return
             except DaypassError:
                 pass
@@ -92,6 +96,16 @@ class Service:
                 raise self.failed(f"was not ready within {READY_SECONDS:.0f} s")
             tick()
             time.sleep(POLL_SECONDS)
+
+
+def _misses_keys_alone(answer: Answer) -> bool:
+    document = answer.json()
+    missing = document.get("missing") if isinstance(document, dict) else None
+    return (
+        isinstance(missing, list)
+        and bool(missing)
+        and all(str(each).startswith("provider keys") for each in missing)
+    )
 
 
 def end(services: list[Service]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import builtins
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -272,9 +272,14 @@ class Broker:
         """Usage and cost: `tenant`, `sandbox`, `model`, `since`, `until`, `group_by`."""
         return self.call("GET", "/v1/usage", query=filters)
 
-    def usage_csv(self, **filters: object) -> Iterator[str]:
-        """All rows of the same as CSV (RFC 4180), page by page; the first begins with a heading."""
-        return self._csv("/v1/usage", filters)
+    def usage_csv(
+        self, *, tell_pruned: Callable[[str], object] | None = None, **filters: object
+    ) -> Iterator[str]:
+        """All rows of the same as CSV (RFC 4180), page by page; the first begins with a heading.
+
+        `tell_pruned` is told, once, before which moment usage was pruned, if some of this was.
+        """
+        return self._csv("/v1/usage", filters, tell_pruned)
 
     def incidents(self, *, limit: int = 100, **filters: object) -> Row:
         """Incidents by `tenant`, `sandbox`, `kind`, `since`, `until`: the newest minutes."""
@@ -284,13 +289,21 @@ class Broker:
         """All rows of the same as CSV, as `usage_csv` gives them."""
         return self._csv("/v1/incidents", filters)
 
-    def _csv(self, route: str, filters: Mapping[str, object]) -> Iterator[str]:
+    def _csv(
+        self,
+        route: str,
+        filters: Mapping[str, object],
+        tell_pruned: Callable[[str], object] | None = None,
+    ) -> Iterator[str]:
         query: Mapping[str, object] | None = {**filters, "format": "csv", "limit": _LARGE_PAGE}
         path, is_first = route, True
         while path == route or path.startswith(f"{route}?"):
             answer = self._origin.call("GET", path, query=query, headers=self._headers)
             if answer.status >= 300:
                 raise refusal(answer)
+            before = answer.headers.get("daypass-pruned-before")
+            if is_first and before and tell_pruned:
+                tell_pruned(before)
             text = answer.body.decode()
             yield text if is_first else text.partition("\r\n")[2]
             # RFC 8288: the next page is this one's own path with another query.

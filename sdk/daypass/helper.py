@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from daypass._errors import DaypassError, Refused
-from daypass._http import Origin
+from daypass._http import Origin, may_renew
 from daypass._token import TokenProvider
 from daypass.forward import parse_listen
 
@@ -131,8 +131,8 @@ class _Handler(BaseHTTPRequestHandler):
         token = self.provider.token()
         with contextlib.closing(origin.connection()) as upstream:
             answer = self._ask(origin, upstream, token, body)
-            ended = answer.status == 401 and answer.getheader("x-should-retry") != "false"
-            if not ended:
+            retry, said = answer.getheader("x-should-retry"), answer.getheader("www-authenticate")
+            if not may_renew(answer.status, retry, said):
                 self._relay(answer)
                 return
         token = self.provider.token(rejected=token)

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Generator
 from typing import TYPE_CHECKING, Any
 
 from daypass._errors import DaypassError, NotInstalled, in_both_families
+from daypass._http import may_renew
 from daypass._token import TokenProvider
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ def _renewing(held: _Held) -> Any:
 
 
 def _may_renew(response: Any) -> bool:
-    # A revoked sandbox is told not to come again; an ended token is not.
-    return bool(response.status_code == 401 and response.headers.get("x-should-retry") != "false")
+    said = response.headers
+    return may_renew(response.status_code, said.get("x-should-retry"), said.get("www-authenticate"))
 
 
 def _sent(request: Any) -> str:

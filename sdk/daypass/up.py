@@ -37,7 +37,8 @@ DEFAULT_POLICY: dict[str, Any] = {
                     "type": "llm_inference",
                     "provider": "anthropic",
                     "endpoints": ["messages", "count_tokens", "models"],
-                    "models": ["*"],
+                    # Named first: the model of /v1/infer, which needs one that is no pattern.
+                    "models": ["claude-sonnet-5-5", "*"],
                 }
             ],
             "budget_usd": "5.00",

@@ -94,7 +94,7 @@ def answers_to(stack: Stack, sandbox: dict[str, Any], at_least: int) -> list[tup
 def test_a_refused_client_asks_once_and_says_why(
     stack: Stack, upstream: StubUpstream, tmp_path: Path, client: str, scenario: str
 ) -> None:
-    """The client asks exactly once, nothing reaches the provider, and it ends with our sentence."""
+    """B49: the client asks exactly once, nothing reaches the provider, our sentence is shown."""
     wanted = SCENARIOS[scenario]
     sandbox = wanted.prepare(stack, upstream)
     token = stack.access_token(sandbox)

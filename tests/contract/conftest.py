@@ -26,6 +26,7 @@ from tests.contract.transports import PATIENT, Make, Serving
 from tests.servers.ca import Authority
 from tests.servers.postgres import PostgresServer
 from tests.servers.raw import RawServer, Serve
+from tests.servers.roles import BROKER, as_member
 from tests.unit.broker.desk import Store
 
 
@@ -112,15 +113,14 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(params=BACKENDS)
 def desk(request: pytest.FixtureRequest, tmp_path: Path, migrated: Path) -> Iterator[Store]:
-    """A migrated database with a policy applied."""
+    """A migrated database with a policy applied, by a login that has the broker's role."""
     if request.param == "sqlite":
         shutil.copy(migrated, tmp_path / "daypass.db")
         store = Store(f"sqlite:///{tmp_path / 'daypass.db'}")
     else:
         server: PostgresServer = request.getfixturevalue("postgres_server")
-        url = server.new_database()
-        daypass_migrations.upgrade(url)
-        store = Store(url)
+        url = server.new_database(request.getfixturevalue("migrated_postgres"))
+        store = Store(as_member(url, BROKER), url)
     store.apply()
     yield store
     store.close()

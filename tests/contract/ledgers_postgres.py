@@ -13,15 +13,19 @@ import psycopg.rows
 from daypass_proxy.ledger.postgres import open_store
 from daypass_proxy.ledger.store import OpenStore
 from tests.contract.ledgers import Backend, Query
+from tests.servers.roles import PROXY, as_member
 from tests.servers.stack import read
 
 
 class PostgresBackend(Backend):
-    """A migrated database; `address` is its URL."""
+    """A migrated database; `address` is its URL for a member of the proxy's role.
+
+    What tests do to it beside the ledger they do as its owner, by `dsn`.
+    """
 
     def __init__(self, url: str) -> None:
-        self.address = url
-        self._dsn = url.replace("+psycopg", "")
+        self.address = as_member(url, PROXY)
+        self.dsn = url.replace("+psycopg", "")
 
     def open_store(self, busy_seconds: float) -> OpenStore:
         """See `Backend.open_store`."""
@@ -30,7 +34,7 @@ class PostgresBackend(Backend):
     @contextmanager
     def transaction(self) -> Iterator[Query]:
         """See `Backend.transaction`."""
-        with psycopg.connect(self._dsn) as connection:
+        with psycopg.connect(self.dsn) as connection:
 
             def query(statement: str, *values: object) -> list[tuple[Any, ...]]:
                 cursor = connection.execute(statement.replace("?", "%s").encode(), values)
@@ -46,7 +50,7 @@ class PostgresBackend(Backend):
     @contextmanager
     def locked(self) -> Iterator[None]:
         """See `Backend.locked`: every account."""
-        with psycopg.connect(self._dsn) as connection:
+        with psycopg.connect(self.dsn) as connection:
             connection.execute("LOCK TABLE account, usage IN EXCLUSIVE MODE")
             yield
 

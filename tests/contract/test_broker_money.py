@@ -28,7 +28,7 @@ def test_appliers_at_the_same_time_do_not_collide(desk: Store) -> None:
 @pytest.mark.unbooked
 def test_sums_are_exact_and_whole(desk: Store) -> None:
     """Sums per day are integers of nano-dollars, whatever the database makes of a SUM."""
-    with db.begin(desk.engine) as conn:
+    with db.begin(desk.owner) as conn:
         for number, cost in enumerate((1, 10**15, 333_333_333)):
             conn.execute(sa.insert(schema.usage).values(**usage_row(number, cost_nano=cost)))
     with db.read(desk.engine) as conn:
@@ -49,7 +49,7 @@ def test_labels_and_passes_are_read_in_the_database(desk: Store) -> None:
     labels: list[dict[str, str]] = [{"a/b.c": "x"}, {"a/b.c": "y"}, {"a": "x"}]
     made = [make(desk, replace(ACME, labels=each))[0] for each in labels]
     passes = [{"kind": "advisor_message", "input_tokens": 5}, {"kind": "compaction"}]
-    with db.begin(desk.engine) as conn:
+    with db.begin(desk.owner) as conn:
         for number, row in enumerate(made):
             values = {"sandbox": row.id, "tokens": 15, "passes": db.to_json(passes)}
             conn.execute(sa.insert(schema.usage).values(**usage_row(number, **values)))
@@ -102,7 +102,7 @@ def test_the_broker_and_the_ledger_write_accounts_at_the_same_time(desk: Store) 
                 with desk.acting(revocation.share_version) as act:
                     sandbox.limit(act, ADMIN, made[turn % 4], {"rpm_limit": number * 100 + turn})
             else:
-                with db.begin(desk.engine) as conn:
+                with db.begin(desk.owner) as conn:
                     locked = sa.select(table.c.id).where(table.c.id.in_(ids)).order_by(table.c.id)
                     conn.execute(locked.with_for_update()).all()
                     counted = table.c.spent_nano + 1

@@ -24,6 +24,7 @@ from tests.contract.ledgers_postgres import PostgresBackend
 from tests.contract.trees import BUDGET, DOMAINS, ENDPOINTS, FEATURES, MODELS, Tree
 from tests.fakes.clock import FakeClock
 from tests.servers.postgres import PostgresServer
+from tests.servers.roles import BROKER, as_member
 from tests.support import make_scope
 from tests.unit.broker.rig import Rig, make_settings
 
@@ -45,7 +46,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def rig(url: str, tmp_path: Path) -> Iterator[Rig]:
     """A broker on it."""
-    made = Rig(replace(make_settings(tmp_path), database_url=url), FakeClock())
+    made = Rig(replace(make_settings(tmp_path), database_url=as_member(url, BROKER)), FakeClock())
     yield made
     made.close()
 
@@ -74,6 +75,7 @@ scopes: st.SearchStrategy[Scope] = st.builds(
     features=some(FEATURES),
     allowed_domains=some(DOMAINS),
     max_output_tokens=st.none() | st.sampled_from((50, 100, 101)),
+    body=st.sampled_from(("strict", "compat", "open")),
 )
 amounts = st.integers(0, BUDGET // 3) | st.integers(0, BUDGET + 1)
 nodes = st.integers(0, 1_000)

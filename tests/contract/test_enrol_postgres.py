@@ -15,6 +15,7 @@ from tests.fakes.clock import FakeClock
 from tests.servers.ca import Authority
 from tests.servers.issuer import Issuer
 from tests.servers.postgres import PostgresServer
+from tests.servers.roles import BROKER, as_member
 from tests.unit.broker.rig import Reply, Rig, make_settings
 from tests.unit.broker.workloads import Gate
 
@@ -33,7 +34,7 @@ def settings(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Settin
     """Settings of a broker on a migrated database of its own."""
     url = postgres_server.new_database()
     daypass_migrations.upgrade(url)
-    yield replace(make_settings(tmp_path), database_url=url)
+    yield replace(make_settings(tmp_path), database_url=as_member(url, BROKER))
     postgres_server.drop_database(url)
 
 

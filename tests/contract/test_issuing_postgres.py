@@ -17,6 +17,7 @@ from daypass_broker.settings import Settings
 from daypass_core.ids import new_id
 from tests.fakes.clock import FakeClock
 from tests.servers.postgres import PostgresServer
+from tests.servers.roles import BROKER, as_member
 from tests.support import NOW, TENANT, eventually
 from tests.unit.broker.key_time import Ring, agree_on_every_step
 from tests.unit.broker.rig import Rig, make_settings
@@ -29,7 +30,7 @@ def settings(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Settin
     """Settings of a broker on a migrated database of its own."""
     url = postgres_server.new_database()
     daypass_migrations.upgrade(url)
-    yield replace(make_settings(tmp_path), database_url=url)
+    yield replace(make_settings(tmp_path), database_url=as_member(url, BROKER))
     postgres_server.drop_database(url)
 
 

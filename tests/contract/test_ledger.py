@@ -105,7 +105,7 @@ async def test_without_a_ceiling_all_is_admitted(store: Backend) -> None:
     store.account("free", None)
     async with store.ledger(FakeClock()) as ledger:
         answer = await ledger.reserve(reservation("req_1", MAX_NANO, account="free"))
-        assert answer == Reserved("req_1")
+        assert answer == Reserved("req_1", started_at=int(FakeClock().now() * 1000))
         await ledger.settle(bill("req_1", 7))
         assert await ledger.balance("free") == Balance("free", 7, 0, 0, 30, 0, 0)
         assert await ledger.balance("nobody") is None

@@ -24,7 +24,7 @@ BUSY = 2.0
 @contextmanager
 def held(store: PostgresBackend, name: str) -> Iterator[None]:
     """Let somebody keep the lock on an account for the length of a block."""
-    with psycopg.connect(store.address.replace("+psycopg", "")) as holding:
+    with psycopg.connect(store.dsn) as holding:
         holding.execute("UPDATE account SET drain_ms = 1 WHERE id = %s", (name,))
         yield
         holding.rollback()

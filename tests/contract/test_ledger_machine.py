@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from daypass_proxy.ledger import Hold, LedgerRefused, Reserved, Usage
 from daypass_proxy.ledger.face import BatchedLedger
 from daypass_proxy.ledger.operations import nothing_spent
-from daypass_proxy.ledger.reaper import Leases
+from daypass_proxy.ledger.reaper import JUMP_SECONDS, Leases
 from daypass_proxy.ledger.verify import verify
 from tests.contract.ledger_model import DONE, Call, Model
 from tests.contract.ledgers import FORGOTTEN, LEASE, Backend, bill, reservation
@@ -68,6 +68,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.change_limit(TENANT, "day_ceiling_nano", 200)
         self.clock = FakeClock()
         self.open: dict[str, BatchedLedger] = {}
+        self.ahead: dict[str, float] = {}
+        self.not_before: dict[str, float] = {}
         for worker in WORKERS:
             self.restart(worker)
         return multiple("a", "b")
@@ -294,6 +296,8 @@ class LedgerMachine(RuleBasedStateMachine):
             for row in self.model.calls:
                 row.worker = "" if row.worker == worker else row.worker
         self.open[worker] = self.run(self.store.open(self.clock, worker))
+        self.ahead[worker] = self.clock.now() - self.clock.monotonic()
+        self.not_before[worker] = self.clock.monotonic()
         self.looked_after(worker)
 
     @rule(seconds=st.sampled_from([0.0, 1.0, LEASE / 3, LEASE / 2, LEASE]), worker=workers)
@@ -304,11 +308,19 @@ class LedgerMachine(RuleBasedStateMachine):
         self.looked_after(worker)
 
     def looked_after(self, worker: str) -> None:
-        """Do to the model what `look_after_leases` does to the rows."""
+        """Do to the model what `look_after_leases` does to the rows.
+
+        A worker that sees the clock jump ahead reaps nothing for as long as a lease lasts.
+        """
+        moment, ahead = self.clock.monotonic(), self.clock.now() - self.clock.monotonic()
+        if ahead > self.ahead[worker] + JUMP_SECONDS:
+            self.not_before[worker] = moment + LEASE
+        self.ahead[worker] = max(self.ahead[worker], ahead)
+        reaps = moment >= self.not_before[worker]
         for row in self.model.calls:
             if row.state == "open" and row.worker == worker:
                 row.lease = self.clock.now() + LEASE
-            if row.state == "open" and row.lease <= self.clock.now():
+            if row.state == "open" and reaps and row.lease <= self.clock.now():
                 row.state, row.cost, row.tokens = "crashed", row.hold.nano, row.hold.tokens
 
     @invariant()

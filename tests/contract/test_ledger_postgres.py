@@ -121,7 +121,7 @@ def test_what_is_not_our_database(postgres_server: PostgresServer) -> None:
     with pytest.raises(StoreFailed, match="no database at the PostgreSQL server"):
         open_store("postgresql://127.0.0.1:1/none", 1.0)
     url = postgres_server.new_database()
-    with pytest.raises(StoreFailed, match=r"schema none, this proxy needs .*daypass_migrations"):
+    with pytest.raises(StoreFailed, match=r"no schema yet, this release needs .*broker migrate"):
         open_store(url, 1.0)
     postgres_server.drop_database(url)
 

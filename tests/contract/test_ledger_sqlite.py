@@ -82,12 +82,21 @@ async def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
 
 
 async def test_another_schema_is_refused(sqlite_store: SqliteBackend, tmp_path: Path) -> None:
-    """A database of another version, or none of ours, is refused with what to do."""
-    sqlite_store.query("UPDATE alembic_version SET version_num = '0007'")
-    with pytest.raises(LedgerUnavailable, match=r"has schema 0007, this proxy needs 0003; run"):
+    """A database of a schema that does not suit, or none of ours, is refused with what to do."""
+    sqlite_store.query("UPDATE alembic_version SET version_num = '0003'")
+    with pytest.raises(
+        LedgerUnavailable, match=f"at schema 0003, this release needs {SCHEMA}: run"
+    ):
         await open_ledger(sqlite_store.path)
+    sqlite_store.query("UPDATE alembic_version SET version_num = '0099'")
+    sqlite_store.query("UPDATE schema_compat SET readable_from = '0098'")
+    with pytest.raises(LedgerUnavailable, match="made for schema 0098 or newer; this one was made"):
+        await open_ledger(sqlite_store.path)
+    # A newer one that suits this release still is none of the others.
+    sqlite_store.query("UPDATE schema_compat SET readable_from = ?", SCHEMA)
+    await (await open_ledger(sqlite_store.path)).close()
     (tmp_path / "empty.db").touch()
-    with pytest.raises(LedgerUnavailable, match="has schema none"):
+    with pytest.raises(LedgerUnavailable, match="has no schema yet"):
         await open_ledger(tmp_path / "empty.db")
     (tmp_path / "text.db").write_text("this is no database, and long enough to be sure" * 9)
     with pytest.raises(LedgerUnavailable, match="not a database"):

@@ -207,7 +207,14 @@ def test_a_crashed_call_is_corrected_once_and_stays_where_it_was_booked(old_url:
     table = schema.usage
     bill = {"outcome": "complete", "estimated": 0, "cost_nano": 3, "tokens": 8, "passes": "[]"}
     correct = sa.update(table).where(table.c.id == "req_4").values(**bill)
-    for moved in ({"accounts": "sandbox:sbx_a"}, {"reserved_nano": 3}, {"reserved_tokens": 8}):
+    for moved in (
+        {"accounts": "sandbox:sbx_a"},
+        {"reserved_nano": 3},
+        {"reserved_tokens": 8},
+        {"worker": "another"},
+        {"lease_until": 10},
+        {"stream": 1},
+    ):
         with pytest.raises(sa.exc.IntegrityError, match="is final"), _writing(old_url) as conn:
             conn.execute(correct.values(**moved))
     with _writing(old_url) as conn:

@@ -17,7 +17,7 @@ from tests.servers.stub import read_request
 
 
 async def test_trusted_by_an_extra_file(make: Make, authority: Authority) -> None:
-    """A server whose CA is in the extra file is spoken to, over TLS 1.2 or later and HTTP/1.1."""
+    """B86: whose CA is in the extra file is spoken to, over TLS 1.2 or later, never HTTP/2."""
     seen: list[tuple[str | None, str | None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

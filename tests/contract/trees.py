@@ -239,5 +239,6 @@ def is_within(child: Scope, parent: Scope) -> bool:
         and set(inner.features) <= set(outer.features)
         and reached(inner.allowed_domains) <= reached(outer.allowed_domains)
         and all(outer.allows_model(model) for model in models if inner.allows_model(model))
+        and "strict compat open".index(inner.body) <= "strict compat open".index(outer.body)
         and (inner.max_output_tokens or 10**9) <= (outer.max_output_tokens or 10**9)
     )

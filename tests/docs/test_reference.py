@@ -46,13 +46,9 @@ def page(name: str) -> str:
 
 
 def settings_in_code() -> set[str]:
-    """Every setting that broker, proxy and SDK read or set."""
-    files = [
-        ROOT / "broker/daypass_broker/settings.py",
-        ROOT / "core/daypass_core/vault_settings.py",
-        *(ROOT / "proxy/daypass_proxy").rglob("settings.py"),
-        *(ROOT / "sdk/daypass").glob("*.py"),
-    ]
+    """Every setting that is named anywhere in what is installed: read, set or only told of."""
+    parts = ("core/daypass_core", "broker/daypass_broker", "proxy/daypass_proxy", "sdk/daypass")
+    files = [path for part in (*parts, "migrations") for path in (ROOT / part).rglob("*.py")]
     return {name for path in files for name in re.findall(r'"(DAYPASS_[A-Z_]+)"', path.read_text())}
 
 
@@ -66,7 +62,8 @@ def test_defaults_are_those_of_the_code() -> None:
     """What the page calls required is required, and its numbers are the defaults."""
     rows = dict(re.findall(r"^\| `(DAYPASS_[A-Z_]+)` \| (.*?) \|", page("settings.md"), re.M))
     assert {name for name, default in rows.items() if default == "required"} == set(NEEDED)
-    loaded = broker_settings.load(NEEDED), proxy_settings.load(NEEDED)
+    proxy = proxy_settings.load(NEEDED)
+    loaded = broker_settings.load(NEEDED), proxy, proxy.server
     numbers = {name: default for name, default in rows.items() if re.fullmatch(r"[0-9.]+", default)}
     assert len(numbers) >= 11
     for name, default in numbers.items():

@@ -32,9 +32,10 @@ def detail(
     models: tuple[str, ...] = ("claude-sonnet-*",),
     domains: tuple[str, ...] = (),
     cap: int | None = None,
+    body: str = "compat",
 ) -> Detail:
     """Return a scope detail for anthropic."""
-    return Detail("anthropic", ("messages", "count_tokens"), models, features, domains, cap)
+    return Detail("anthropic", ("messages", "count_tokens"), models, features, domains, cap, body)
 
 
 def read(

@@ -8,6 +8,7 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
+from daypass_proxy.gate import Gate
 from daypass_proxy.guard import Limits, guarded
 from tests.fakes.anthropic import anthropic_render
 
@@ -74,9 +75,17 @@ class Connection:
         *,
         loop: Any = None,
         refused: Callable[[str], None] = lambda _code: None,
+        gate: Gate | None = None,
+        is_call: Callable[[str, bytes], bool] = lambda _method, _path: True,
     ) -> None:
         """`loop` is a `HandLoop` for a test that lets the guard's time pass by hand."""
-        kind = guarded(limits or Limits(), render=anthropic_render, refused=refused)
+        kind = guarded(
+            limits or Limits(),
+            render=anthropic_render,
+            refused=refused,
+            gate=gate,
+            is_call=is_call,
+        )
         config = uvicorn.Config(
             app,
             http=kind,

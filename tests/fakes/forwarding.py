@@ -54,6 +54,8 @@ class Forwarding:
 
     def __init__(self, *script: FakeAnswer | Exception) -> None:
         self.claims: Claims | Exception = make_claims()
+        self.asked = 0
+        """How often somebody asked who calls."""
         self.clock = FakeClock()
         self.ledger = FakeLedger()
         self.live_calls = LiveCalls()
@@ -84,6 +86,7 @@ class Forwarding:
 
     async def authenticate(self, exchange: Exchange) -> Claims:
         """Stand in for the authenticator."""
+        self.asked += 1
         if isinstance(self.claims, Exception):
             raise self.claims
         return self.claims

@@ -9,6 +9,7 @@ from typing import Any
 
 import uvicorn
 
+from daypass_proxy.gate import Gate
 from daypass_proxy.guard import GuardedProtocol, Limits, guarded
 from tests.fakes.anthropic import anthropic_render
 
@@ -105,10 +106,14 @@ class Client:
 
 
 @asynccontextmanager
-async def serving(app: EchoApp, limits: Limits | None = None) -> AsyncIterator[Server]:
+async def serving(
+    app: EchoApp, limits: Limits | None = None, gate: Gate | None = None
+) -> AsyncIterator[Server]:
     """Run a server with our guard on a loopback port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    protocol: type[GuardedProtocol] = guarded(limits or Limits(), render=anthropic_render)
+    protocol: type[GuardedProtocol] = guarded(
+        limits or Limits(), render=anthropic_render, gate=gate
+    )
     config = uvicorn.Config(
         app,
         http=protocol,

@@ -13,6 +13,7 @@ class FakeVault:
     def __init__(self, **secrets: str) -> None:
         self.secrets = secrets
         self.error: VaultError | None = None
+        self.reaches = 0
         self.reads: Counter[str] = Counter()
         self.threads: set[int] = set()
         self.may_answer = threading.Event()
@@ -29,3 +30,9 @@ class FakeVault:
         if name not in self.secrets:
             raise VaultMissing(f"nothing at {mount}/{path}#{field}")
         return Secret(self.secrets[name])
+
+    def reach(self) -> None:
+        """Fail as told, as Vault.reach does."""
+        self.reaches += 1
+        if self.error is not None:
+            raise self.error

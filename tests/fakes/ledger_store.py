@@ -16,6 +16,7 @@ from daypass_proxy.ledger.store import (
     BatchFailed,
     Changes,
     Row,
+    Span,
     StoreFailed,
 )
 
@@ -50,11 +51,13 @@ class MemoryStore:
         """See `Store.close`."""
         self.closed += 1
 
-    def rows(self, usage_ids: Collection[str]) -> list[Row]:
+    def rows(self, usage_ids: Collection[str], started: Span | None = None) -> list[Row]:
         """See `Transaction.rows`."""
         return [self._row(one) for one in sorted(usage_ids) if one in self.usage]
 
-    def renew(self, usage_ids: Collection[str], lease_until: int) -> None:
+    def renew(
+        self, usage_ids: Collection[str], lease_until: int, started: Span | None = None
+    ) -> None:
         """See `Transaction.renew`."""
         for one in usage_ids:
             if self.usage[one]["state"] == "open":

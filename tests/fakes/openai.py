@@ -30,9 +30,10 @@ def detail(
     domains: tuple[str, ...] = (),
     cap: int | None = None,
     provider: str = "openai",
+    body: str = "compat",
 ) -> Detail:
     """Return a scope detail for a provider of OpenAI's API."""
-    return Detail(provider, OPENAI_ENDPOINTS, models, features, domains, cap)
+    return Detail(provider, OPENAI_ENDPOINTS, models, features, domains, cap, body)
 
 
 def read(

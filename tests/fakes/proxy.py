@@ -51,6 +51,13 @@ class FakeView:
 
 
 @dataclass
+class FakeKeyring:
+    """A keyring, as far as readiness looks at it."""
+
+    lacking: str | None = None
+
+
+@dataclass
 class Proxy:
     """The fakes and the `Services` made of them. `slept` are the pauses that were taken."""
 
@@ -61,6 +68,7 @@ class Proxy:
     settings: Settings = field(default_factory=lambda: load(ENVIRONMENT))
     slept: list[float] = field(default_factory=list)
     jwks_down: bool = False
+    keyring: FakeKeyring = field(default_factory=FakeKeyring)
 
     def __post_init__(self) -> None:
         keys = JwksCache(self._jwks, self.clock)
@@ -86,7 +94,7 @@ class Proxy:
             ledger=self.ledger,
             live_calls=LiveCalls(),
             revocations=cast(Any, self.view),
-            keyring=unused,
+            keyring=cast(Any, self.keyring),
             transport=unused,
         )
 

@@ -178,26 +178,30 @@ def test_row_20_other_spellings_of_a_token_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("times", "accepted"),
+    ("times", "status"),
     [
-        ({"iat": 2, "nbf": 2}, True),
-        ({"iat": 25, "nbf": 0}, True),
-        ({"iat": 25, "nbf": 25}, False),
-        ({"iat": 300, "nbf": 0}, False),
-        ({"iat": 300, "nbf": 300}, False),
-        ({"iat": -100, "nbf": -100, "exp": -2}, True),
-        ({"iat": -100, "nbf": -100, "exp": -10}, False),
-        ({"iat": -3000, "nbf": -3000, "exp": 900}, False),
-        ({"iat": 0, "nbf": 900}, False),
+        ({"iat": 2, "nbf": 2}, 200),
+        ({"iat": 25, "nbf": 0}, 200),
+        ({"iat": 25, "nbf": 25}, 503),
+        ({"iat": 300, "nbf": 0}, 503),
+        ({"iat": 300, "nbf": 300}, 503),
+        ({"iat": -100, "nbf": -100, "exp": -2}, 200),
+        ({"iat": -100, "nbf": -100, "exp": -10}, 401),
+        ({"iat": -3000, "nbf": -3000, "exp": 900}, 401),
+        ({"iat": 0, "nbf": 900}, 401),  # valid only after its end
     ],
 )
 def test_b20_small_clock_differences_are_forgiven(
-    stack: Stack, token: str, key: SigningKey, times: dict[str, int], accepted: bool
+    stack: Stack, token: str, key: SigningKey, times: dict[str, int], status: int
 ) -> None:
-    """B20: 5 s of leeway for exp and nbf, 30 s for a future iat, and a life of an hour at most."""
+    """B20: 5 s of leeway for exp and nbf, 30 s for a future iat, and a life of an hour at most.
+
+    Of the future: the clock that is wrong may be ours, so it is no 401, which would say that the
+    token is bad.
+    """
     now = int(time.time())
     claims = changed(token, **{name: now + offset for name, offset in times.items()})
-    assert bearer(stack, sign(key, claims)).status == (200 if accepted else 401)
+    assert bearer(stack, sign(key, claims)).status == status
 
 
 def test_b19_each_end_of_a_token_has_its_status(
@@ -213,9 +217,10 @@ def test_b19_each_end_of_a_token_has_its_status(
     for answer in (expired, malformed, revoked):
         assert answer.status == 401
         assert answer.json()["error"]["type"] == "authentication_error"
-        assert answer.headers["www-authenticate"] == 'Bearer error="invalid_token"'
-    assert "x-should-retry" not in expired.headers
-    assert revoked.headers["x-should-retry"] == "false"
+        assert answer.headers["www-authenticate"].startswith('Bearer error="invalid_token"')
+        assert ("expired" in answer.headers["www-authenticate"]) == (answer is expired)
+    assert "x-should-retry" not in malformed.headers
+    assert expired.headers["x-should-retry"] == revoked.headers["x-should-retry"] == "false"
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ CASES: dict[str, tuple[Cause, int, str]] = {
     "no account": (ledger_says("unknown_account"), 503, "api_error"),
     "store": (ledger_gone, 503, "api_error"),
     "view": (stale_view, 503, "api_error"),
-    "key": (no_key, 503, "api_error"),
+    "key": (no_key, 403, "permission_error"),
     "key refused": (key_refused, 502, "api_error"),
     "our bill": (upstream_says(Send(json_answer(402, JSON_ERROR))), 502, "api_error"),
     "redirect": (upstream_says(text(302, b"to http://evil.internal")), 502, "api_error"),

@@ -4,9 +4,9 @@ import signal
 from collections.abc import Callable
 
 from tests.servers.client import RawStream
-from tests.servers.stack import Stack, call
-from tests.servers.stub import Send, Stall, StubUpstream, chunk
-from tests.servers.wire import message_start, sse_answer
+from tests.servers.stack import Stack, call, free_port
+from tests.servers.stub import Send, Stall, StubUpstream, Wait, chunk
+from tests.servers.wire import message_start, message_stream, sse_answer
 from tests.support import eventually
 
 MODEL = "claude-sonnet-4-5"
@@ -52,3 +52,60 @@ def test_a_second_signal_ends_streams_with_words(
     assert {row["outcome"] for row in rows} == {"shutdown"}
     assert stack.account(sandbox)["reserved_nano"] == 0
     assert "Traceback" not in stack.log("proxy")
+
+
+def stops_in_steps(make_stack: Callable[..., Stack]) -> tuple[Stack, str]:
+    """A stack whose proxy and broker are not ready for two seconds first; where its figures are."""
+    port = free_port()
+    settings = {
+        "DAYPASS_PROXY_METRICS_LISTEN": f"127.0.0.1:{port}",
+        "DAYPASS_READY_SECONDS": "2",
+        "DAYPASS_DRAIN_SECONDS": "10",
+    }
+    broker = {"DAYPASS_READY_SECONDS": "2", "DAYPASS_BROKER_DRAIN_SECONDS": "5"}
+    stack = make_stack(proxy_settings=settings, broker_settings=broker)
+    return stack, f"http://127.0.0.1:{port}"
+
+
+def status(url: str, path: str) -> int:
+    """The status of a probe; 0 when nobody listens."""
+    try:
+        return call(url, "GET", path, timeout=2).status
+    except OSError:
+        return 0
+
+
+def test_b53_the_end_comes_in_steps(
+    make_stack: Callable[..., Stack], upstream: StubUpstream
+) -> None:
+    """B53, B90: not ready first, still served; then nothing new; a stream in flight comes whole."""
+    stack, metrics = stops_in_steps(make_stack)
+    token = stack.access_token(stack.sandbox())
+    first, *rest = message_stream(MODEL)
+    upstream.next([Send(sse_answer()), chunk(first), Wait("end"), *map(chunk, rest)])
+    stream = RawStream.post(stack.proxy_url, token, BODY)
+    stream.until(b"message_start")
+    process = stack.processes["proxy"]
+    process.send_signal(signal.SIGTERM)
+    eventually(lambda: status(stack.proxy_url, "/readyz") == 503)
+    assert status(metrics, "/readyz") == 503
+    assert status(metrics, "/livez") == 200
+    answer = stack.message(token)
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    eventually(lambda: status(stack.proxy_url, "/livez") == 0)
+    assert status(metrics, "/livez") == 200
+    upstream.release("end")
+    stream.rest()
+    assert stream.complete
+    assert b"message_stop" in stream.body
+    assert b"event: error" not in stream.body
+    assert stack.stop_process("proxy") == 0
+    log = stack.log("proxy")
+    assert log.index('"event":"stopping"') < log.index('"event":"not_accepting"')
+    assert log.index('"event":"not_accepting"') < log.index('"event":"stopped"')
+    # The broker ends the same way.
+    stack.processes["broker"].send_signal(signal.SIGTERM)
+    eventually(lambda: status(stack.admin_url, "/readyz") == 503)
+    assert status(stack.admin_url, "/livez") == 200
+    eventually(lambda: status(stack.admin_url, "/livez") == 0)
+    assert stack.processes.pop("broker").wait(20) == 0

@@ -99,6 +99,13 @@ class PostgresServer:
         with psycopg.connect(self._dsn(), autocommit=True) as conn:
             conn.execute(statement.encode())
 
+    def demand_password(self, login: str) -> None:
+        """Let a login in with its password only; all others need none."""
+        rules = self._folder / "data" / "pg_hba.conf"
+        text = rules.read_text(encoding="utf-8")
+        rules.write_text(f"local all {login} scram-sha-256\n{text}", encoding="utf-8")
+        self.run("SELECT pg_reload_conf()")
+
     def deadlocks(self, url: str) -> int:
         """How many deadlocks the server has broken in a database."""
         query = "SELECT deadlocks FROM pg_stat_database WHERE datname = %s"

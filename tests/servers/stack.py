@@ -2,7 +2,8 @@
 
 The processes get an empty environment plus their settings, write their logs below the test's
 folder, and are stopped with SIGTERM; then the books must be right. The database is a SQLite file
-there unless a URL is given; `another_proxy()` puts more proxies on it.
+there unless a URL is given; `another_proxy()` puts more proxies on it. On PostgreSQL the URL is the
+owner's, who migrates; broker and proxies run as members of their roles.
 """
 
 import http.client
@@ -24,6 +25,7 @@ import psycopg.rows
 
 from tests.servers.books import assert_books_right
 from tests.servers.record import record
+from tests.servers.roles import BROKER, PROXY, as_member
 from tests.support import eventually
 
 POLICY = """
@@ -126,6 +128,7 @@ class Stack:
         self.proxy_url = f"http://127.0.0.1:{self.proxy_port}"
         self.admin_url = f"http://127.0.0.1:{self.admin_port}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._members: dict[str, str] = {}
 
     @property
     def common(self) -> dict[str, str]:
@@ -133,14 +136,20 @@ class Stack:
         return {
             "PATH": os.defpath,
             "DAYPASS_ISSUER": self.proxy_url,
-            "DAYPASS_DATABASE_URL": self.database_url,
             "DAYPASS_LOG_LEVEL": "debug",
         }
+
+    def database_of(self, role: str) -> str:
+        """The URL of the database for a member of a role."""
+        if role not in self._members:  # asked once: later the server may be away
+            self._members[role] = as_member(self.database_url, role)
+        return self._members[role]
 
     @property
     def broker_environment(self) -> dict[str, str]:
         """All settings of the broker."""
         return self.common | {
+            "DAYPASS_DATABASE_URL": self.database_of(BROKER),
             "DAYPASS_BROKER_INTERNAL": f"unix:{self.broker_socket}",
             "DAYPASS_BROKER_ADMIN": f"127.0.0.1:{self.admin_port}",
             "DAYPASS_BROKER_KEYS_DIR": str(self.folder / "keys"),
@@ -153,6 +162,7 @@ class Stack:
     def proxy_environment(self) -> dict[str, str]:
         """All settings of the proxy."""
         return self.common | {
+            "DAYPASS_DATABASE_URL": self.database_of(PROXY),
             "DAYPASS_PROXY_LISTEN": f"127.0.0.1:{self.proxy_port},unix:{self.proxy_socket}",
             "DAYPASS_BROKER_URL": f"unix:{self.broker_socket}",
             "DAYPASS_ANTHROPIC_URL": self.upstream_url,
@@ -169,7 +179,7 @@ class Stack:
 
     def __enter__(self) -> Self:
         try:
-            self.broker_command("migrate")
+            self.owner_command("migrate")
             self.admin_credential = self.new_credential("admin")
             (self.folder / "policy.yaml").write_text(self.policy)
             self.broker_command("apply", str(self.folder / "policy.yaml"))
@@ -187,9 +197,16 @@ class Stack:
 
     def broker_command(self, *words: str) -> str:
         """Run one command of the broker and return what it printed."""
+        return self._command(words, self.broker_environment)
+
+    def owner_command(self, *words: str) -> str:
+        """Do as `broker_command` with the login that owns the database."""
+        return self._command(words, self.common | {"DAYPASS_DATABASE_URL": self.database_url})
+
+    def _command(self, words: Sequence[str], environment: Mapping[str, str]) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "daypass_broker", *words],
-            env=self.broker_environment,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=60,
@@ -209,8 +226,12 @@ class Stack:
 
     def start_proxy(self) -> None:
         """Start the proxy and wait until it is ready."""
-        self._spawn("proxy", ["-m", "daypass_proxy", "serve"], self.proxy_environment)
+        self.spawn_proxy()
         self._await_ready("proxy", self.proxy_url)
+
+    def spawn_proxy(self) -> None:
+        """Start the proxy, whatever becomes of it."""
+        self._spawn("proxy", ["-m", "daypass_proxy", "serve"], self.proxy_environment)
 
     def another_proxy(self, name: str) -> str:
         """Start a further proxy on the same database and return its origin."""

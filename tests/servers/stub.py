@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from tests.servers import openai_wire
 from tests.servers.wire import json_answer, message_json, message_stream, sse_answer
@@ -82,6 +82,18 @@ class Recorded:
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + self.body
 
 
+class Federation(Protocol):
+    """A token endpoint, and what it has given."""
+
+    def answer(self, recorded: Recorded) -> Script | None:
+        """Answer an exchange; None for any other request."""
+        ...
+
+    def knows(self, recorded: Recorded) -> bool:
+        """Say whether a call bears what it has given."""
+        ...
+
+
 class StubUpstream:
     """The stub; use as a context manager. `requests` grows as requests arrive."""
 
@@ -89,6 +101,7 @@ class StubUpstream:
         self.keys = set(keys)
         self.requests: list[Recorded] = []
         self.connections = 0
+        self.federation: Federation | None = None
         self._scripts: deque[Script] = deque()
         self._always: Answering | None = None
         self._gates: dict[str, threading.Event] = {}
@@ -182,6 +195,10 @@ class StubUpstream:
                 await writer.wait_closed()
 
     def _script(self, recorded: Recorded) -> Script:
+        if self.federation is not None:
+            exchanged = self.federation.answer(recorded)
+            if exchanged is not None:
+                return exchanged
         bearers = [value.removeprefix("Bearer ") for value in recorded.header("authorization")]
         if is_openai(recorded):
             if not self.keys.intersection(bearers):
@@ -189,12 +206,17 @@ class StubUpstream:
                     "bad key", "invalid_request_error", "invalid_api_key"
                 )
                 return [Send(json_answer(401, wrong))]
-        elif not self.keys.intersection(recorded.header("x-api-key")):
+        elif not self._takes(recorded):
             error = {"type": "authentication_error", "message": "invalid x-api-key"}
             return [Send(json_answer(401, {"type": "error", "error": error}))]
         if self._scripts:
             return self._scripts.popleft()
         return (self._always or normal_answer)(recorded)
+
+    def _takes(self, recorded: Recorded) -> bool:
+        if self.keys.intersection(recorded.header("x-api-key")):
+            return True
+        return self.federation is not None and self.federation.knows(recorded)
 
     async def _play(
         self,

@@ -1,4 +1,4 @@
-"""A transit engine on a real OpenBao, and the least a broker needs on it."""
+"""A transit engine on a real OpenBao, and a broker's login for it."""
 
 from demo.services.openbao import SELF_PATHS, OpenBao
 
@@ -7,7 +7,7 @@ POLICY = {
     "transit/keys/daypass-+/rotate": ["update"],
     "transit/sign/daypass-*": ["update"],
 }
-"""As docs/keys.md has it."""
+"""Wider than deploy/vault/broker.hcl: every test has key names of its own."""
 
 
 def enable(bao: OpenBao) -> None:

@@ -84,7 +84,7 @@ def admin_app(services: Services) -> Starlette:
             *_routes(services),
             Route(webhooks.PATH, webhooks.endpoint(services), methods=["POST"]),
             Route("/v1/openapi.json", api, methods=["GET"]),
-            *health.routes(services.engine),
+            *health.routes(services.engine, services.ending),
         ],
         exception_handlers={404: problems.not_found, 405: problems.method_not_allowed},
     )

@@ -148,15 +148,17 @@ def endpoint(
         principal: Principal | None = None
         verb = "GET" if request.method == "HEAD" else request.method
         try:
-            principal = await asyncio.to_thread(_authenticate, services, request)
+            principal = await services.threads.run(_authenticate, services, request)
             body = await read_body(request)
             call = Call(request, services, principal, body, current)
-            response = render(await asyncio.to_thread(by_verb[verb], call))
+            response = render(await services.threads.run(by_verb[verb], call))
         except Exception as error:
             problem = problem_of(error)
             response = problems.render(problem)
             await asyncio.to_thread(_count, services, principal, problem)
         response.headers["request-id"] = current
+        seconds = time.monotonic() - started
+        services.metrics.admin_answered(verb, route, response.status_code, seconds)
         event(
             log,
             "admin_request",
@@ -164,7 +166,7 @@ def endpoint(
             route=route,
             status=response.status_code,
             credential=principal.credential if principal else None,
-            ms=round((time.monotonic() - started) * 1000),
+            ms=round(seconds * 1000),
         )
         return response
 

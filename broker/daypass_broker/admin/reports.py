@@ -74,6 +74,8 @@ def incidents(call: Call) -> Answer:
 def _csv(call: Call, name: str, found: dict[str, Any], columns: tuple[str, ...]) -> Answer:
     """A page as CSV; where the next one is stands in the header `link` (RFC 8288)."""
     headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
+    if "pruned" in found:
+        headers["daypass-pruned-before"] = found["pruned"]["before"]
     if found["next"] is not None:
         asked = [pair for pair in call.request.query_params.multi_items() if pair[0] != "after"]
         target = urlencode([*asked, ("after", found["next"])])

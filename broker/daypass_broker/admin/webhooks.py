@@ -6,7 +6,6 @@ a good one nothing is read and nothing is written.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -39,13 +38,15 @@ def endpoint(services: Services) -> Callable[[Request], Awaitable[Response]]:
             if name not in services.settings.webhooks:
                 raise refuse(Code.INVALID_CREDENTIAL)
             body = await read_body(request)
-            effect = await asyncio.to_thread(_receive, services, name, request, body)
+            effect = await services.threads.run(_receive, services, name, request, body)
             response = render(Answer({"status": effect}))
         except Exception as error:
             effect = None
             response = problems.render(problem_of(error))
         response.headers["request-id"] = current
         known = name if name in services.settings.webhooks else None
+        came_of_it = effect or ("refused" if response.status_code < 500 else "failed")
+        services.metrics.webhook_answered(known, came_of_it)
         event(log, "webhook", vendor=known, status=response.status_code, effect=effect)
         return response
 

@@ -16,10 +16,16 @@ from daypass_broker.schema.identity import (
     token,
     vendor_event,
 )
-from daypass_broker.schema.money import ACCOUNT_LIMITS, account, usage
+from daypass_broker.schema.money import (
+    ACCOUNT_LIMITS,
+    account,
+    usage,
+    usage_carried,
+    usage_pruned,
+)
 from daypass_broker.schema.policy import credential, orchestrator, profile, tenant
 from daypass_broker.schema.revoked import revocation, revocation_version, signing_key
-from daypass_broker.schema.trail import audit, idempotency, incident
+from daypass_broker.schema.trail import audit, idempotency, incident, schema_compat
 
 __all__ = [
     "ACCOUNT_LIMITS",
@@ -38,9 +44,12 @@ __all__ = [
     "revocation",
     "revocation_version",
     "sandbox",
+    "schema_compat",
     "signing_key",
     "tenant",
     "token",
     "usage",
+    "usage_carried",
+    "usage_pruned",
     "vendor_event",
 ]

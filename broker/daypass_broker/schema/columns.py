@@ -52,3 +52,8 @@ def one_of(column: str, *values: str) -> sa.CheckConstraint:
     """Return the CHECK that a column is one of these values."""
     listed = ", ".join(f"'{value}'" for value in values)
     return sa.CheckConstraint(f"{column} IN ({listed})", name=column)
+
+
+def postgres_check(condition: str, name: str) -> sa.CheckConstraint:
+    """Return a CHECK that stands on PostgreSQL alone: SQLite adds none to a table that there is."""
+    return sa.CheckConstraint(condition, name=name, info={"dialect": "postgresql"})

@@ -10,6 +10,7 @@ from daypass_broker.schema.columns import (
     integer_or_null,
     metadata,
     one_of,
+    postgres_check,
     text,
     text_or_null,
     text_with,
@@ -78,9 +79,11 @@ grant_ = sa.Table(
     text_or_null("bought_with"),  # the `jti` of the access token that a child was bought with
     integer_or_null("slice_nano"),  # what was set aside for a child in its buyer's account
     integer_or_null("returned_at"),  # when the rest of the slice was given back
+    postgres_check("depth >= 0 AND (slice_nano IS NULL OR slice_nano >= 0)", "slice"),
     one_of("state", "active", "revoked"),
     # A sandbox may buy one a second: the root, and the living below one, are found past the dead.
     sa.Index(None, "sandbox", "parent", "expires_at"),
+    sa.Index(None, "parent"),  # its foreign key, for every grant that is pruned
     sa.Index("ix_grant_record_lent", "expires_at", sqlite_where=_LENT, postgresql_where=_LENT),
 )
 
@@ -137,6 +140,7 @@ token = sa.Table(
     integer("exp"),
     integer("created_at"),
     sa.Index(None, "sandbox", "iat"),
+    sa.Index(None, "grant_id"),  # as well
     sa.Index(None, "exp"),  # a revocation of everybody looks at those that live, and at no others
 )
 
@@ -150,5 +154,6 @@ lineage = sa.Table(
     text("state"),
     integer("created_at"),
     one_of("state", "active", "quarantined"),
+    postgres_check("generation >= 0", "generation"),
     sa.Index(None, "sandbox"),
 )

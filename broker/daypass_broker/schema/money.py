@@ -10,6 +10,7 @@ from daypass_broker.schema.columns import (
     integer_or_null,
     metadata,
     one_of,
+    postgres_check,
     text,
     text_or_null,
     text_with,
@@ -24,6 +25,16 @@ ACCOUNT_LIMITS = (
     "rpm_limit",
     "tpm_limit",
     "concurrency_limit",
+)
+
+_FIGURES = (
+    "input_tokens",
+    "output_tokens",
+    "cache_creation_input_tokens",
+    "cache_creation_1h_input_tokens",
+    "cache_read_input_tokens",
+    "thinking_tokens",
+    "web_search_requests",
 )
 
 account = sa.Table(
@@ -80,7 +91,10 @@ account = sa.Table(
     ),
     sa.CheckConstraint("ceiling_nano IS NULL OR ceiling_nano >= 0", name="ceiling"),
     sa.CheckConstraint("lent_nano >= 0 AND lent_used_nano >= 0 AND sliced IN (0, 1)", name="lent"),
+    postgres_check("day_from <= day_until AND month_from <= month_until", "windows"),
+    postgres_check("parent <> id", "parent"),
     sa.Index(None, "tenant"),
+    sa.Index(None, "sandbox"),
 )
 
 usage = sa.Table(
@@ -131,7 +145,48 @@ usage = sa.Table(
         name="settled",
     ),
     sa.CheckConstraint("reserved_tokens >= 0 AND (tokens IS NULL OR tokens >= 0)", name="tokens"),
+    postgres_check(" AND ".join(f"COALESCE({name}, 0) >= 0" for name in _FIGURES), "figures"),
     sa.Index(None, "sandbox", "started_at"),
     sa.Index(None, "tenant", "started_at"),
     sa.Index(None, "state", "lease_until"),
+)
+
+# Sums of usage rows that were pruned. Those of a window hold for the window that began then.
+usage_carried = sa.Table(
+    "usage_carried",
+    metadata,
+    ident("account"),
+    integer("calls"),
+    integer("spent_nano"),
+    integer("overdraft_nano"),
+    integer("tokens_spent"),
+    integer("day_from", "0"),
+    integer("day_spent_nano", "0"),
+    integer("month_from", "0"),
+    integer("month_spent_nano", "0"),
+    integer("until_at"),  # no row that began from here on is in the sums
+    sa.CheckConstraint(
+        "calls >= 0 AND spent_nano >= 0 AND overdraft_nano >= 0 AND tokens_spent >= 0"
+        " AND day_spent_nano >= 0 AND month_spent_nano >= 0",
+        name="sums",
+    ),
+)
+
+# Months (UTC) whose usage rows are being pruned, or were.
+usage_pruned = sa.Table(
+    "usage_pruned",
+    metadata,
+    sa.Column("month_at", sa.BigInteger, primary_key=True, autoincrement=False),
+    integer("until_at"),
+    integer("calls", "0"),  # what was exported: rows, and their sums
+    integer("cost_nano", "0"),
+    integer("tokens", "0"),
+    text_or_null("file"),  # the name of the newest export; where it lies is the operator's
+    text_or_null("sha256"),
+    integer("frozen_at"),  # nothing of the month is changed any more
+    integer_or_null("pruned_at"),  # NULL: some of its rows are still there
+    sa.CheckConstraint("until_at > month_at", name="month"),
+    sa.CheckConstraint(
+        "pruned_at IS NULL OR (file IS NOT NULL AND sha256 IS NOT NULL)", name="exported"
+    ),
 )

@@ -10,6 +10,7 @@ from daypass_broker.schema.columns import (
     integer_or_null,
     metadata,
     one_of,
+    postgres_check,
     text,
     text_or_null,
     text_with,
@@ -39,6 +40,7 @@ revocation_version = sa.Table(
     sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
     integer("version"),
     sa.CheckConstraint("id = 1", name="one_row"),
+    postgres_check("version >= 0", "version"),
 )
 
 signing_key = sa.Table(

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from daypass_broker.schema.columns import integer, metadata, text, text_or_null
+from daypass_broker.schema.columns import (
+    integer,
+    metadata,
+    postgres_check,
+    text,
+    text_or_null,
+)
+
+schema_compat = sa.Table(
+    "schema_compat",
+    metadata,
+    sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+    text("readable_from"),  # the oldest schema whose releases may run on this one
+    sa.CheckConstraint("id = 1", name="one_row"),
+)
 
 audit = sa.Table(
     "audit",
@@ -37,6 +51,7 @@ incident = sa.Table(
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("minute", sa.BigInteger, primary_key=True, autoincrement=False),
     integer("count"),
+    postgres_check("count >= 0", "count"),
     sa.Index(None, "minute"),
 )
 

@@ -163,13 +163,15 @@ class Reserved(msgspec.Struct, frozen=True):
     """An admitted call: the usage row is durable.
 
     `output_tokens` is how many are held; `limits` are all limits of the call's accounts, the leaf's
-    first, as they stand with this call in them.
+    first, as they stand with this call in them. `started_at` is the row's own, in epoch
+    milliseconds.
     """
 
     usage_id: str
     output_tokens: int = 0
     terms: Terms = Terms()
     limits: tuple[LimitState, ...] = ()
+    started_at: int = 0
 
 
 Reason = Literal["exhausted", "held", "rate", "unknown_account", "overloaded"]

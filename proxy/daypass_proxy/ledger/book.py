@@ -75,7 +75,7 @@ class Book:
         self._hold(chain, nano, tokens, calls=1)
         lease = self._worker, self._lease_until, self._now
         self._opened.append(opened(wanted, chain.text, nano, tokens, *lease))
-        return Reserved(wanted.usage_id, output, chain.terms, tuple(chain.states()))
+        return Reserved(wanted.usage_id, output, chain.terms, tuple(chain.states()), self._now)
 
     def extend(self, usage_id: str, more: Hold) -> bool:
         """Add to the hold of an open row; False when it is closed or a limit is in the way."""
@@ -165,7 +165,7 @@ class Book:
         return chain
 
     def _chain(self, text: str) -> Chain:
-        """Return the chain of a row. Accounts are never deleted; `verify` names one that was."""
+        """Return the chain of a row. `verify` names an account that is gone and has rows."""
         chain = self._chains.get(text)
         if chain is None:
             known = [self._book(one) for one in text.split(" ") if one in self._accounts]
@@ -214,7 +214,12 @@ class Book:
         self._hold(chain, nano, tokens, calls=0)
         row.reserved_nano += nano
         row.reserved_tokens += tokens
-        self._resized[row.id] = (row.reserved_nano, row.reserved_tokens, row.id)
+        self._resized[row.id] = (
+            row.reserved_nano,
+            row.reserved_tokens,
+            row.started_at,
+            row.id,
+        )
 
     def _close(self, row: Row, cost: int, tokens: int, outcome: Outcome, estimated: bool) -> None:
         """Book the cost in place of the hold, or in place of the guess when the row is a crash's.

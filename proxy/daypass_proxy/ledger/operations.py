@@ -65,7 +65,7 @@ class Reserve(Operation):
     def committed(self, result: Any, leases: Leases) -> None:
         """Take the row into care."""
         if type(result) is Reserved:
-            leases.opened(result.usage_id)
+            leases.opened(result.usage_id, result.started_at)
 
     def undo(self) -> Settle:
         """Return the operation that frees the hold of a call that was refused after all."""

@@ -8,8 +8,9 @@ for each other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,23 +19,33 @@ from psycopg.pq import TransactionStatus
 
 from daypass_proxy import postgres
 from daypass_proxy.ledger import postgres_statements as sql
+from daypass_proxy.ledger import schema
 from daypass_proxy.ledger.account import Account
-from daypass_proxy.ledger.store import SCHEMA, BatchFailed, Changes, Row, StoreFailed
+from daypass_proxy.ledger.store import (
+    BatchFailed,
+    Changes,
+    Row,
+    Span,
+    StoreFailed,
+    Values,
+)
 
 # Generic plans over indexes only: a plan made for an empty table must not scan a grown one. Who is
 # stopped in the middle of a batch must not keep its locks.
 _SESSION = (
     "-c synchronous_commit=on -c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
-    " -c enable_hashjoin=off -c enable_mergejoin=off -c idle_in_transaction_session_timeout=5000"
+    " -c enable_hashjoin=off -c enable_mergejoin=off -c enable_bitmapscan=off"
+    " -c enable_material=off -c idle_in_transaction_session_timeout=5000"
 )
 # SQLSTATEs that say: another process is in the way, not the store gone.
 _LOCKED = frozenset({"55P03", "40P01", "40001"})
 _QUERY_CANCELED = "57014"
 
 
-def open_store(url: str, busy_seconds: float) -> PostgresStore:
+def open_store(url: str | Path, busy_seconds: float) -> PostgresStore:
     """Connect to a migrated database; an `OpenStore` once its arguments are bound.
 
+    `url` is the database's, or the file that holds it.
     `busy_seconds` is how long a lock of another process is waited for, and twice that how long a
     statement may run. Raises StoreFailed.
     """
@@ -67,17 +78,11 @@ class PostgresStore:
         self._connection = connection
 
     def check_schema(self) -> None:
-        """Raise StoreFailed unless the database has the schema of the statements here."""
+        """Raise StoreFailed unless the statements here suit the database's schema."""
         with _translated():
-            schema = self._connection.execute(sql.MIGRATED).fetchone()
-            if schema != (None,):
-                schema = self._connection.execute(sql.VERSION).fetchone()
-        if schema != (SCHEMA,):
-            raise StoreFailed(
-                f"the database has schema {(schema and schema[0]) or 'none'}, this proxy needs"
-                f" {SCHEMA}; run `python -m daypass_migrations upgrade` and proxy and broker of one"
-                " version"
-            )
+            objection = schema.of_postgres(self._connection)
+        if objection is not None:
+            raise StoreFailed(objection)
 
     def begin(
         self, *, reading: bool = False, lock_seconds: float | None = None
@@ -102,13 +107,17 @@ class PostgresTransaction:
         self._lock_seconds = lock_seconds
         self._begun = False
 
-    def rows(self, usage_ids: Collection[str]) -> list[Row]:
+    def rows(self, usage_ids: Collection[str], started: Span | None = None) -> list[Row]:
         """See `Transaction.rows`."""
-        return [Row(*row) for row in self._fetch(sql.ROWS, _json(usage_ids))]
+        span = started or sql.EVER
+        return [Row(*row) for row in self._fetch(sql.ROWS, *span * 2, _json(usage_ids))]
 
-    def renew(self, usage_ids: Collection[str], lease_until: int) -> None:
+    def renew(
+        self, usage_ids: Collection[str], lease_until: int, started: Span | None = None
+    ) -> None:
         """See `Transaction.renew`."""
-        self._execute(sql.RENEW, lease_until, _json(usage_ids))
+        span = started or sql.EVER
+        self._execute(sql.RENEW, lease_until, *span * 4, _json(usage_ids))
 
     def expired(self, now_ms: int, limit: int) -> list[Row]:
         """See `Transaction.expired`."""
@@ -125,20 +134,24 @@ class PostgresTransaction:
 
     def commit(self, changes: Changes) -> None:
         """See `Transaction.commit`. One round trip; one failure undoes all."""
-        writes = (
-            (sql.OPEN, changes.opened),
-            (sql.RESIZE, changes.resized),
-            (sql.SETTLE, changes.settled),
-            (sql.BOOK, changes.accounts),
-            (sql.COUNT, changes.incidents),
+        writes: tuple[tuple[bytes, Sequence[Values], bool], ...] = (
+            (sql.OPEN, changes.opened, False),
+            (sql.RESIZE, changes.resized, True),
+            (sql.SETTLE, changes.settled, True),
+            (sql.BOOK, changes.accounts, False),
+            (sql.COUNT, changes.incidents, False),
         )
         with _translated(committing=True):
-            parameters = [(query, _json(rows)) for query, rows in writes if rows]
+            parameters = [
+                (query, (_json(rows), *(sql.started(rows) * 2 if by_month else ())))
+                for query, rows, by_month in writes
+                if rows
+            ]
             with self._connection.pipeline():
                 if parameters:
                     self._begin()
-                for query, rows in parameters:
-                    self._connection.execute(query, (rows,))
+                for query, values in parameters:
+                    self._connection.execute(query, values)
                 done = self._connection.execute(b"COMMIT") if self._begun else None
         if done is not None and done.statusmessage != "COMMIT":
             raise StoreFailed(f"the ledger's store did not commit but {done.statusmessage}")

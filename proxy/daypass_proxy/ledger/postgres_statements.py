@@ -9,10 +9,19 @@ thread ten times as much. Only our own constants are put into the text, values n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, cast
 
 from daypass_proxy.ledger import account
-from daypass_proxy.ledger.store import CHAIN_LENGTH, OPENED, RESIZED, ROW, SETTLED
+from daypass_proxy.ledger.store import (
+    CHAIN_LENGTH,
+    KEY,
+    OPENED,
+    RESIZED,
+    ROW,
+    SETTLED,
+    Span,
+    Values,
+)
 
 _TEXT: Final = frozenset(
     {"id", "account", "accounts", "tenant", "sandbox", "grant_id", "token_id", "provider"}
@@ -22,7 +31,17 @@ _TEXT: Final = frozenset(
 """The columns that hold text; all others that are written hold integers."""
 
 _MANY: Final = "jsonb_array_elements(%s::jsonb) AS new"
+# Always true. The planner takes it for something that few rows pass, and so looks each of them up
+# by its id, where it would otherwise read all of a table that it believes to be small.
+_FEW: Final = "jsonb_typeof(new) = 'array'"
 _AMONG: Final = "id = ANY(ARRAY(SELECT jsonb_array_elements_text(%s::jsonb)))"
+# Beside their ids: only the parts of the table that hold those months are looked at. Said twice,
+# with the same values: the server prunes by it, but cannot take it for a reason to use an index
+# that has `started_at` in second place, as it would in a plan made while the table is empty.
+_SPAN: Final = "usage.started_at BETWEEN %s AND %s"
+_STARTED: Final = f"({_SPAN} OR {_SPAN})"
+EVER: Final = (-(2**63), 2**63 - 1)
+"""The `Span` of rows of which nobody knows when they began."""
 _ROW: Final = ", ".join(ROW)
 _ACCOUNT: Final = ", ".join(account.COLUMNS)
 
@@ -33,11 +52,18 @@ def _values(columns: Sequence[str]) -> Iterator[str]:
         yield f"new ->> {number}" if column in _TEXT else f"(new ->> {number})::bigint"
 
 
-def _update(table: str, columns: Sequence[str], also: str = "") -> bytes:
-    """Return the update of many rows; the last column is the id."""
-    *values, key = _values(columns)
-    changes = ", ".join(map(" = ".join, zip(columns, values, strict=False)))
-    return f"UPDATE {table} SET {also}{changes} FROM {_MANY} WHERE {table}.id = {key}".encode()
+def _update(table: str, columns: Sequence[str], keys: int, also: str = "") -> str:
+    """Return the update of many rows; the last `keys` columns say which, the id at the end."""
+    pairs = list(zip(columns, _values(columns), strict=True))
+    changes = ", ".join(f"{name} = {value}" for name, value in pairs[:-keys])
+    which = f"{table}.id = {pairs[-1][1]} AND {_FEW}"
+    return f"UPDATE {table} SET {also}{changes} FROM {_MANY} WHERE {which}"
+
+
+def started(rows: Sequence[Values]) -> Span:
+    """Return when rows began that are to be resized or settled."""
+    began = [cast("int", row[-len(KEY)]) for row in rows]
+    return min(began), max(began)
 
 
 def lock_timeout(seconds: float) -> bytes:
@@ -45,16 +71,17 @@ def lock_timeout(seconds: float) -> bytes:
     return f"SET LOCAL lock_timeout = {max(round(seconds * 1000), 1)}".encode()
 
 
-MIGRATED: Final = b"SELECT to_regclass('alembic_version')::text"
-VERSION: Final = b"SELECT version_num FROM alembic_version"
 BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 BEGIN_READING: Final = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 # NO KEY: ids are never changed, so who only refers to a row need not wait.
-ROWS: Final = f"SELECT {_ROW} FROM usage WHERE {_AMONG} ORDER BY id FOR NO KEY UPDATE".encode()
+ROWS: Final = (
+    f"SELECT {_ROW} FROM usage WHERE {_STARTED} AND {_AMONG} ORDER BY id FOR NO KEY UPDATE"
+).encode()
 RENEW: Final = f"""
-UPDATE usage SET lease_until = %s WHERE id IN (
-    SELECT id FROM usage WHERE {_AMONG} AND state = 'open' FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE usage SET lease_until = %s WHERE {_STARTED} AND id IN (
+    SELECT id FROM usage WHERE {_STARTED} AND {_AMONG} AND state = 'open'
+    FOR NO KEY UPDATE SKIP LOCKED)
 """.encode()
 EXPIRED: Final = f"""
 SELECT {_ROW} FROM usage WHERE state = 'open' AND lease_until <= %s
@@ -75,9 +102,11 @@ OPEN: Final = (
     f"INSERT INTO usage (state, {', '.join(OPENED)})"
     f" SELECT 'open', {', '.join(_values(OPENED))} FROM {_MANY}"
 ).encode()
-RESIZE: Final = _update("usage", RESIZED)
-SETTLE: Final = _update("usage", SETTLED, "state = 'settled', ")
-BOOK: Final = _update("account", account.WRITTEN)
+RESIZE: Final = (_update("usage", RESIZED, len(KEY)) + f" AND {_STARTED}").encode()
+SETTLE: Final = (
+    _update("usage", SETTLED, len(KEY), "state = 'settled', ") + f" AND {_STARTED}"
+).encode()
+BOOK: Final = _update("account", account.WRITTEN, 1).encode()
 COUNT: Final = f"""
 INSERT INTO incident (subject, kind, minute, count)
 SELECT new ->> 0, new ->> 1, (new ->> 2)::bigint, (new ->> 3)::bigint FROM {_MANY}

@@ -70,6 +70,7 @@ def settled(
         http_status,
         upstream_request_id,
         row.settled_at,
+        row.started_at,
         row.id,
     )
 

@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from daypass_proxy.ledger import schema
 from daypass_proxy.ledger.account import COLUMNS, WRITTEN, Account
 from daypass_proxy.ledger.store import (
     CHAIN_LENGTH,
+    KEY,
     OPENED,
     RESIZED,
     ROW,
-    SCHEMA,
     SETTLED,
     BatchFailed,
     Changes,
     Row,
+    Span,
     StoreFailed,
 )
 
@@ -39,9 +41,11 @@ _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 # What is put into the statements below are our own constants, never a value.
 # ruff: noqa: S608
-def _update(table: str, columns: Sequence[str], more: str = "") -> str:
-    *changed, key = (f"{name} = ?" for name in columns)
-    return f"UPDATE {table} SET {more}{', '.join(changed)} WHERE {key}"
+def _update(table: str, columns: Sequence[str], keys: int, more: str = "") -> str:
+    """Return the update of one row; the last `keys` columns say which."""
+    names = [f"{name} = ?" for name in columns]
+    changed, which = ", ".join(names[:-keys]), " AND ".join(names[-keys:])
+    return f"UPDATE {table} SET {more}{changed} WHERE {which}"
 
 
 _LISTED: Final = "id IN (SELECT value FROM json_each(?))"
@@ -64,9 +68,9 @@ _RENEW: Final = f"UPDATE usage SET lease_until = ? WHERE state = 'open' AND {_LI
 _OPEN: Final = (
     f"INSERT INTO usage (state, {', '.join(OPENED)}) VALUES ('open'{', ?' * len(OPENED)})"
 )
-_RESIZE: Final = _update("usage", RESIZED)
-_SETTLE: Final = _update("usage", SETTLED, "state = 'settled', ")
-_BOOK: Final = _update("account", WRITTEN)
+_RESIZE: Final = _update("usage", RESIZED, len(KEY))
+_SETTLE: Final = _update("usage", SETTLED, len(KEY), "state = 'settled', ")
+_BOOK: Final = _update("account", WRITTEN, 1)
 _COUNT: Final = """
 INSERT INTO incident (subject, kind, minute, count) VALUES (?, ?, ?, ?)
 ON CONFLICT (subject, kind, minute) DO UPDATE SET count = count + excluded.count
@@ -105,11 +109,13 @@ class SqliteTransaction:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def rows(self, usage_ids: Collection[str]) -> list[Row]:
-        """See `Transaction.rows`."""
+    def rows(self, usage_ids: Collection[str], started: Span | None = None) -> list[Row]:
+        """See `Transaction.rows`: one table, and a key of ids alone."""
         return [Row(*row) for row in self._run(_ROWS, _listed(usage_ids))]
 
-    def renew(self, usage_ids: Collection[str], lease_until: int) -> None:
+    def renew(
+        self, usage_ids: Collection[str], lease_until: int, started: Span | None = None
+    ) -> None:
         """See `Transaction.renew`."""
         self._run(_RENEW, lease_until, _listed(usage_ids))
 
@@ -203,23 +209,12 @@ def _failure(error: sqlite3.Error, *, doubtful: bool = False) -> StoreFailed:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    schema = _schema(connection)
-    if schema != SCHEMA:
-        raise StoreFailed(
-            f"the database at {path} has schema {schema or 'none'}, this proxy needs {SCHEMA}; "
-            "run `python -m daypass_migrations upgrade` and proxy and broker of one version"
-        )
+    objection = schema.of_sqlite(connection)
+    if objection is not None:
+        raise StoreFailed(f"{path}: {objection}")
     if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
         raise StoreFailed(f"the file system of {path} cannot do WAL; put it on a local disk")
     # FULL: a commit that was answered survives a power cut, not only the end of the process.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA trusted_schema = OFF")
-
-
-def _schema(connection: sqlite3.Connection) -> str | None:
-    tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'")
-    if tables.fetchone() is None:
-        return None
-    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    return str(row[0]) if row else None

@@ -15,7 +15,7 @@ import msgspec
 
 from daypass_proxy.ledger.account import Account
 
-SCHEMA: Final = "0003"
+SCHEMA: Final = "0005"
 """The schema that the statements of both stores were written for: the head of the migrations."""
 
 CHAIN_LENGTH: Final = 8
@@ -39,6 +39,7 @@ class Row(msgspec.Struct, array_like=True):
     outcome: str | None
     estimated: int
     settled_at: int | None
+    started_at: int
 
 
 ROW: Final = Row.__struct_fields__
@@ -65,8 +66,11 @@ OPENED: Final = (
 )
 """The columns of a new usage row; its state is `open`, the rest is NULL or its default."""
 
-RESIZED: Final = ("reserved_nano", "reserved_tokens", "id")
-"""The columns of a row whose hold has changed; the last one says which row."""
+KEY: Final = ("started_at", "id")
+"""The columns that say which usage row: on PostgreSQL its month says in which part it is."""
+
+RESIZED: Final = ("reserved_nano", "reserved_tokens", *KEY)
+"""The columns of a row whose hold has changed; the last ones say which row."""
 
 SETTLED: Final = (
     "reserved_nano",
@@ -89,9 +93,12 @@ SETTLED: Final = (
     "http_status",
     "upstream_request_id",
     "settled_at",
-    "id",
+    *KEY,
 )
-"""The columns of a row that becomes `settled`, or is corrected; the last one says which row."""
+"""The columns of a row that becomes `settled`, or is corrected; the last ones say which row."""
+
+Span = tuple[int, int]
+"""The first and the last moment of something, both included, in epoch milliseconds."""
 
 Values = tuple[object, ...]
 """A row to be written: integers, text and None alone."""
@@ -147,11 +154,19 @@ class Transaction(Protocol):
     Each raises StoreFailed, or BatchFailed; after either, `roll_back` is called.
     """
 
-    def rows(self, usage_ids: Collection[str]) -> list[Row]:
-        """Load usage rows, locked in the order of their ids; one that is missing is left out."""
+    def rows(self, usage_ids: Collection[str], started: Span | None = None) -> list[Row]:
+        """Load usage rows, locked in the order of their ids; one that is missing is left out.
 
-    def renew(self, usage_ids: Collection[str], lease_until: int) -> None:
-        """Move the leases of those rows that are open; one locked elsewhere is skipped."""
+        `started` says when all of them began, where that is known: it is not looked elsewhere.
+        """
+
+    def renew(
+        self, usage_ids: Collection[str], lease_until: int, started: Span | None = None
+    ) -> None:
+        """Move the leases of those rows that are open; one locked elsewhere is skipped.
+
+        `started` as in `rows`.
+        """
 
     def expired(self, now_ms: int, limit: int) -> list[Row]:
         """Load up to `limit` open rows whose lease is over at `now_ms`, locked.

@@ -2,8 +2,9 @@
 
 The accounts are running sums, kept by the same transactions that write the rows. This is the check
 that they are right, to the nano-dollar; and that what an account has set aside and not yet used is
-what its children have left of their slices. It reads one snapshot, row by row, and may run beside
-everything else; what it keeps in memory are the accounts.
+what its children have left of their slices. Rows that were pruned are in it by the sums that were
+carried over when they were (docs/retention.md). It reads one snapshot, row by row, and may run
+beside everything else; what it keeps in memory are the accounts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from daypass_proxy.ledger import schema
 from daypass_proxy.ledger.store import Unreadable
 
 SUMS: Final = (
@@ -37,10 +39,18 @@ _ACCOUNTS = f"SELECT id, {_SLICE}, {_WINDOWS}, {', '.join(SUMS)} FROM account"  
 _ROWS = """
 SELECT accounts, state, reserved_nano, reserved_tokens, cost_nano, tokens, settled_at FROM usage
 """
+_CARRIED = """
+SELECT account, spent_nano, overdraft_nano, tokens_spent, day_from, day_spent_nano, month_from,
+    month_spent_nano FROM usage_carried
+"""
 _SQLITE = "sqlite:///"
 
-Snapshot = tuple[Iterable[tuple[Any, ...]], Iterable[tuple[Any, ...]]]
-"""The rows of `_ACCOUNTS` and of `_ROWS`, as of one moment."""
+Snapshot = tuple[Iterable[tuple[Any, ...]], ...]
+"""The rows of `_ACCOUNTS`, of `_CARRIED` and of `_ROWS`, as of one moment."""
+
+
+_Carried = tuple[int, int]
+"""When a window began (epoch milliseconds), and what was spent in it by rows that were pruned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,16 @@ class _Sums:
         self.computed[6] += cost if settled_at in self.day else 0
         self.computed[7] += cost if settled_at in self.month else 0
 
+    def add_carried(
+        self, spent: int, overdraft: int, tokens: int, day: _Carried, month: _Carried
+    ) -> None:
+        """Add what was pruned; that of a window only if the account is in that window still."""
+        self.computed[0] += spent
+        self.computed[2] += overdraft
+        self.computed[3] += tokens
+        self.computed[6] += day[1] if day[0] == self.day.start else 0
+        self.computed[7] += month[1] if month[0] == self.month.start else 0
+
     def add_child(self, child: _Sums) -> None:
         """Take what a child has left of its slice from what is set aside: the rest is used."""
         spent, held = child.computed[:2]
@@ -97,8 +117,8 @@ def verify(target: Path | str) -> list[Discrepancy]:
 
     `target` is a SQLite file, or a database URL as in DAYPASS_DATABASE_URL. Raises Unreadable.
     """
-    with _snapshot(target) as (accounts, rows):
-        sums = _add_up(accounts, rows)
+    with _snapshot(target) as (accounts, carried, rows):
+        sums = _add_up(accounts, carried, rows)
     return [
         Discrepancy(account, column, held, due)
         for account in sorted(sums)
@@ -110,13 +130,18 @@ def verify(target: Path | str) -> list[Discrepancy]:
 
 
 def _add_up(
-    accounts: Iterable[tuple[Any, ...]], rows: Iterable[tuple[Any, ...]]
+    accounts: Iterable[tuple[Any, ...]],
+    carried: Iterable[tuple[Any, ...]],
+    rows: Iterable[tuple[Any, ...]],
 ) -> dict[str, _Sums]:
     sums: dict[str, _Sums] = {}
     for account, parent, own, lent, *others in accounts:
         day_from, day_until, month_from, month_until, *recorded = others
         windows = range(day_from, day_until), range(month_from, month_until)
         sums[account] = _Sums(parent, own, lent, *windows, tuple(recorded))
+    for account, spent, overdraft, tokens_spent, day_from, day, month_from, month in carried:
+        kept = sums.setdefault(account, _Sums())
+        kept.add_carried(spent, overdraft, tokens_spent, (day_from, day), (month_from, month))
     for booked_in, state, held, held_tokens, cost, tokens, settled_at in rows:
         for account in booked_in.split(" "):
             booked = sums.setdefault(account, _Sums())
@@ -140,7 +165,7 @@ def _snapshot(target: Path | str) -> AbstractContextManager[Snapshot]:
         raise Unreadable(
             "PostgreSQL needs a driver: pip install 'daypass-proxy[postgres]'"
         ) from error
-    return snapshot(target, _ACCOUNTS, _ROWS)
+    return snapshot(target, _ACCOUNTS, _CARRIED, _ROWS)
 
 
 @contextmanager
@@ -148,7 +173,9 @@ def _sqlite(path: Path) -> Iterator[Snapshot]:
     try:
         address = f"file:{quote(str(path))}?mode=ro"
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
-            connection.execute("BEGIN")  # one snapshot for both queries
-            yield connection.execute(_ACCOUNTS), connection.execute(_ROWS)
+            connection.execute("BEGIN")  # one snapshot for all queries
+            if (objection := schema.of_sqlite(connection)) is not None:
+                raise Unreadable(objection)
+            yield tuple(map(connection.execute, (_ACCOUNTS, _CARRIED, _ROWS)))
     except sqlite3.Error as error:
         raise Unreadable(str(error)) from error

@@ -87,6 +87,7 @@ class Writer(threading.Thread):
         self._aside: list[Settle] = []
         self._aside_until = 0.0
         self._wary_until = 0.0
+        self._began = 0.0  # when the batch that is being written was begun
 
     def run(self) -> None:
         """Write until the queue is closed and empty, or the store stays gone while closing."""
@@ -130,7 +131,7 @@ class Writer(threading.Thread):
         time.sleep(min((time.monotonic() - began) * PAUSE_SHARE, longest))
 
     def _write(self, batch: Batch, lock_seconds: float | None = None) -> None:
-        began = time.monotonic()
+        self._began = began = time.monotonic()
         try:
             results = self._transact(batch, lock_seconds)
         except StoreFailed as error:
@@ -143,8 +144,10 @@ class Writer(threading.Thread):
             event(log, "ledger_store_back")
         self.unavailable, self._retry = None, FIRST_RETRY
         self._committed(results)
+        took = time.monotonic() - began
+        self._leases.store_took(took)
         if self._reports is not None:
-            self._reports.batch_committed(len(results), time.monotonic() - began)
+            self._reports.batch_committed(len(results), took)
 
     def _transact(self, batch: Batch, lock_seconds: float | None) -> Results:
         """Do all of a batch or nothing of it.
@@ -175,7 +178,8 @@ class Writer(threading.Thread):
         """Lock and load what the operations touch; and the rows to be reaped, if it is time."""
         usage_ids = {one.usage_id for one in operations if one.usage_id}
         leaves = {one.account for one in operations if one.account}
-        rows = transaction.rows(usage_ids) if usage_ids else []
+        rows = transaction.rows(usage_ids, self._leases.started(usage_ids)) if usage_ids else []
+        self._leases.store_took(time.monotonic() - self._began)
         expired = self._leases.look_after(transaction) if looking else []
         chains = self._parents.find(transaction, leaves)
         needed = {account for leaf in leaves for account in chains.get(leaf, ())}
@@ -211,6 +215,7 @@ class Writer(threading.Thread):
         else:
             self._retry = min(self._retry * 2, LAST_RETRY)
         self.unavailable = str(error)
+        self._leases.store_was_away()
         if error.broken:
             self._disconnect()
         kept = [one for one in batch.operations if isinstance(one, Settle)]

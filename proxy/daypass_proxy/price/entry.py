@@ -24,6 +24,7 @@ _Window = Annotated[int, msgspec.Meta(ge=1_000, le=10**9)]
 _Tokens = Annotated[int, msgspec.Meta(gt=0, le=10**9)]
 # Text, because JSON numbers are floats to most programs that would write this file.
 _Usd = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9})?\Z")]
+_Seconds = Annotated[int, msgspec.Meta(ge=1, le=3600)]
 _Multiple = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,3}(\.[0-9]{1,4})?\Z")]
 
 
@@ -86,6 +87,8 @@ class Entry(_PlanEntry, forbid_unknown_fields=True, kw_only=True):
     speeds: dict[_Text, _PlanEntry] = {}
     geos: dict[_Text, _Multiple] = {}
     web_search: _Usd | None = None
+    per_second: _Usd | None = None
+    max_seconds: _Seconds | None = None
     thinks_unasked: bool = True  # what nobody says must not be held too low
     derived: list[_Text] = []  # says which figures the data set did not have; for readers only
 
@@ -94,6 +97,8 @@ class Entry(_PlanEntry, forbid_unknown_fields=True, kw_only=True):
         for name, plans in (("service_tiers", self.service_tiers), ("speeds", self.speeds)):
             if ORDINARY in plans:
                 raise ValueError(f"{name}: {ORDINARY} is what the entry itself says")
+        if (self.per_second is None) != (self.max_seconds is None):
+            raise ValueError("per_second: needs max_seconds, where the call is cut, and it alone")
         return Price(
             self.model,
             self.context_window,
@@ -103,6 +108,8 @@ class Entry(_PlanEntry, forbid_unknown_fields=True, kw_only=True):
             {name: int(Decimal(text) * GEO) for name, text in self.geos.items()},
             None if self.web_search is None else usd_parts(Decimal(self.web_search)),
             self.thinks_unasked,
+            0 if self.per_second is None else usd_parts(Decimal(self.per_second)),
+            self.max_seconds or 0,
         )
 
     def rules(self) -> list[re.Pattern[str]]:

@@ -34,6 +34,8 @@ def read_shelves(content: bytes, source: str) -> dict[str, Shelf]:
             for index, each in enumerate(entries):
                 where = f"$.providers.{provider}[{index}]"
                 entry = msgspec.convert(each, Entry)
+                if entry.per_second is not None and provider in ENDPOINTS:
+                    raise ValueError("per_second: is for servers of your own")
                 shelf.add(entry.starts, entry.price(), entry.ids, entry.rules())
     except (ValueError, RecursionError) as error:
         raise PriceError(f"{source}: {_with_path(str(error), where)}") from error

@@ -28,6 +28,8 @@ class Price:
     `service_tiers` and `speeds` hold the plans of what is not ordinary, `geos` the multiples of
     places in ten-thousandths, `web_search` the fee for one search in PARTS of a nano-dollar (None:
     it has no price). `thinks_unasked` says that a request which leaves thinking open may get it.
+    `second` is the price of a second of a call's time upstream in PARTS of a nano-dollar, and
+    `max_seconds` where such a call is cut; 0 where time costs nothing.
     """
 
     model: str
@@ -38,6 +40,8 @@ class Price:
     geos: Mapping[str, int] = field(default_factory=dict)
     web_search: int | None = None
     thinks_unasked: bool = True
+    second: int = 0
+    max_seconds: int = 0
 
     def served(self, service_tier: str | None, speed: str | None) -> tuple[tuple[Plan, ...], bool]:
         """Return the plans of a call that was served so, and whether its price is known.

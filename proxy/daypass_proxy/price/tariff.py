@@ -74,6 +74,15 @@ class Tariff(msgspec.Struct, frozen=True):
         """The most input tokens of a pass."""
         return self.price.context_window
 
+    @property
+    def max_seconds(self) -> int:
+        """How long a call may take upstream, because its time costs something; 0 if it does not."""
+        return self.price.max_seconds
+
+    def time(self, milliseconds: int) -> int:
+        """Return what so much of the upstream's time costs in nano-dollars, rounded up."""
+        return -(-self.price.second * milliseconds // (1000 * PARTS))
+
     def cost(self, usage: Usage) -> Cost:
         """Return what `usage` costs; a figure the provider left out counts zero.
 

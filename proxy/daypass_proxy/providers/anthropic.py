@@ -20,6 +20,7 @@ from daypass_proxy.head import Head
 from daypass_proxy.providers import BodyChecker, Call, Rendered
 from daypass_proxy.providers.anthropic_body import check_body
 from daypass_proxy.providers.anthropic_lower import lower_output
+from daypass_proxy.providers.known_names import STRICT, Headers
 from daypass_proxy.providers.problem_headers import problem_headers
 from daypass_proxy.providers.slowly import check_slowly
 
@@ -42,6 +43,12 @@ _UP_PREFIXES = (b"anthropic-", b"x-stainless-", b"x-claude-code-")
 # They choose whose data or whose bill; only the platform may.
 _NOT_UP = frozenset(
     {b"anthropic-workspace-id", b"anthropic-user-profile-id", b"anthropic-organization-id"}
+)
+_HEADERS = Headers(
+    NAME,
+    b"anthropic-",
+    b"anthropic-beta",
+    (b"anthropic-version", b"anthropic-dangerous-direct-browser-access"),
 )
 # Flags of an OAuth credential; what goes up is an API key.
 _OAUTH_BETA = b"oauth-2025-04-20"
@@ -90,6 +97,9 @@ class Anthropic:
         if exchange.raw_query not in _QUERIES:
             raise refuse(Code.INVALID_REQUEST, "the only query accepted here is beta=true")
         exchange.head.once(check_media)
+        headers = exchange.head.once(_up)
+        if detail.body == STRICT:
+            _HEADERS.refuse_unknown(headers)
         billable = endpoint == "messages"
         if isinstance(body, bytes) and is_quick(body):
             asked = check_body(body, detail, max_tokens_needed=billable)
@@ -111,7 +121,7 @@ class Anthropic:
             method="POST",
             upstream_path=_UPSTREAM_PATHS[endpoint],
             query=exchange.raw_query,
-            headers=exchange.head.once(_up),
+            headers=headers,
             body=body,
             model=asked.models[0],
             billable=billable,

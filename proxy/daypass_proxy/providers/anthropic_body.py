@@ -19,6 +19,7 @@ from daypass_proxy.body.strict import parse
 from daypass_proxy.providers import Asked
 from daypass_proxy.providers import anthropic_fields as fields
 from daypass_proxy.providers.anthropic_weight import Weight, compacts, max_uses, may_cache_an_hour
+from daypass_proxy.providers.known_names import STRICT, Names, refuse_unknown
 from daypass_proxy.providers.places import Where, invalid, items, not_allowed, shown, words
 from daypass_proxy.providers.scope_check import MAX_MODELS, MAX_OUTPUT_TOKENS, ScopeCheck
 
@@ -26,13 +27,17 @@ _DATED = re.compile(r"(.{1,64}?)_[0-9]{8}")
 # Blocks that ask for nothing themselves.
 _PLAIN_BLOCKS = fields.BLOCKS - fields.COUNTED - fields.CHANGES
 _KNOWN_TOOL_KEYS = fields.TOOL_KEYS | fields.TOOL_OPTIONS
+_NAMES = Names.of("anthropic")
 
 
 def check_body(body: Buffer, detail: Detail, *, max_tokens_needed: bool) -> Asked:
     """Return what `body` asks for; raises Refusal (400)."""
     check = BodyCheck(detail)
     check.weight.hour_cache = may_cache_an_hour(body)
-    check.run(parse(body), max_tokens_needed=max_tokens_needed)
+    document = parse(body)
+    check.run(document, max_tokens_needed=max_tokens_needed)
+    if detail.body == STRICT:
+        refuse_unknown(document, detail, _NAMES, fields.KNOWN)
     most = check.max_output_tokens
     return check.weight.asked(check.models, check.writers, most, stream=check.stream)
 
@@ -81,7 +86,7 @@ class BodyCheck(ScopeCheck):
             if (kind is dict or kind is list) and name not in fields.STRUCTURES:
                 if name in fields.SCALARS:
                     raise invalid(name, f"{name} must not be an object or a list")
-                self.need(name, (shown(name),))
+                self.unknown(name, {name: value}, ())
                 self.weight.unseen = True
 
     def _aside(self, body: dict[str, Any]) -> None:
@@ -181,14 +186,11 @@ class BodyCheck(ScopeCheck):
         self.weight.hosted_tools += base != "custom"
         if base in fields.CLIENT_TOOLS:
             return
-        if base in fields.FEE_TOOLS:
-            raise not_allowed(
-                place,
-                f"tool type {shown(kind)} is not allowed: the provider takes a fee for each use,"
-                " which cannot be priced here yet",
-            )
-        feature = fields.SERVER_TOOLS.get(base, base)
-        self.need(feature, (*where, "type"), f"tool type {shown(kind)}")
+        feature = self.gate(kind, (*where, "type"))
+        if feature is None:
+            self.unknown(base, tool, where, f"tool type {shown(kind)}")
+        else:
+            self.need(feature, (*where, "type"), f"tool type {shown(kind)}")
         if base == "advisor":
             self.model(tool.get("model"), (*where, "model"))
             most = self.tokens(tool.get("max_tokens"), (*where, "max_tokens"))
@@ -229,7 +231,7 @@ class BodyCheck(ScopeCheck):
             place = f"{words(where)}.type"
             raise invalid(place, f"{place} must be text")
         if kind not in fields.BLOCKS:
-            self._need_kind(kind, where, "block")
+            self._need_kind(block, kind, where, "block")
         source = block.get("source")
         if kind in fields.COUNTED:
             self.weight.add_block(kind, source)
@@ -248,7 +250,7 @@ class BodyCheck(ScopeCheck):
             place = f"{words(where)}.type"
             raise invalid(place, f"{place} must be text")
         if kind not in fields.SOURCES:
-            self._need_kind(kind, where, "source")
+            self._need_kind(source, kind, where, "source")
         if kind == "url":
             self.url(source.get("url"), (*where, "url"))
         self._blocks(source.get("content"), (*where, "content"))
@@ -266,10 +268,32 @@ class BodyCheck(ScopeCheck):
 
     # -- what the scope allows
 
-    def _need_kind(self, kind: str, where: Where, noun: str) -> None:
-        feature = fields.GATED_KINDS.get(kind, kind)
-        self.need(feature, (*where, "type"), f"{noun} type {shown(kind)}")
-        self.weight.unseen |= kind not in fields.GATED_KINDS
+    def gate(self, kind: str, where: Where) -> str | None:
+        """Return the feature that a kind of tool, block or source needs, None for none."""
+        match = _DATED.fullmatch(kind)
+        base = match[1] if match else kind
+        if base in fields.FEE_TOOLS:
+            place = words(where)
+            raise not_allowed(
+                place,
+                f"tool type {shown(kind)} is not allowed ({place}): the provider takes a fee for"
+                " each use, which cannot be priced here yet",
+            )
+        return fields.SERVER_TOOLS.get(base) or fields.GATED_KINDS.get(kind)
+
+    def inside(self, kind: str, value: dict[str, Any], where: Where) -> None:
+        """Check a tool that runs at the provider as one of the tools of the body."""
+        match = _DATED.fullmatch(kind)
+        if (match[1] if match else kind) in fields.SERVER_TOOLS:
+            self._tool(value, where)
+
+    def _need_kind(self, value: dict[str, Any], kind: str, where: Where, noun: str) -> None:
+        what = f"{noun} type {shown(kind)}"
+        if kind in fields.GATED_KINDS:
+            self.need(fields.GATED_KINDS[kind], (*where, "type"), what)
+        else:
+            self.unknown(kind, value, where, what)
+            self.weight.unseen = True
 
 
 def _check_value(value: object, allowed: list[str], where: str) -> None:

@@ -21,6 +21,7 @@ from daypass_proxy.exchange import Exchange, HeaderPairs
 from daypass_proxy.head import Head
 from daypass_proxy.providers import Asked, BodyChecker, Call, Check, Place, Rendered
 from daypass_proxy.providers import openai_answers as answers
+from daypass_proxy.providers.known_names import STRICT, Headers
 from daypass_proxy.providers.openai_chat import check_chat
 from daypass_proxy.providers.openai_edit import amended, lower_output
 from daypass_proxy.providers.openai_embeddings import check_embeddings
@@ -50,6 +51,7 @@ ENDPOINTS: Mapping[str, Endpoint] = {
 _MAX_TOKENS = "max_tokens"
 _UP_EXACT = frozenset({b"accept", b"content-type", b"user-agent", b"openai-beta"})
 _UP_PREFIX = b"x-stainless-"
+_HEADERS = Headers(NAME, b"openai-", b"openai-beta", ())
 
 
 def routes(name: str) -> dict[bytes, Place]:
@@ -78,6 +80,9 @@ class OpenAI:
         if exchange.raw_query:
             raise refuse(Code.INVALID_REQUEST, "no query is accepted here")
         exchange.head.once(check_media)
+        headers = exchange.head.once(_up)
+        if detail.body == STRICT:
+            _HEADERS.refuse_unknown(headers)
         served = ENDPOINTS[endpoint]
         if isinstance(body, bytes) and is_quick(body):
             asked = served.check(body, detail, max_tokens_needed=False)
@@ -99,7 +104,7 @@ class OpenAI:
             method="POST",
             upstream_path=served.path.encode(),
             query=b"",
-            headers=exchange.head.once(_up),
+            headers=headers,
             body=body,
             model=asked.models[0],
             billable=True,

@@ -8,6 +8,7 @@ above every limit. `null` counts as absent. The closed sets are data: `openai.fi
 """
 
 import re
+import unicodedata
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from daypass_proxy.body.lookalikes import refuse_lookalikes
 from daypass_proxy.providers import Asked
 from daypass_proxy.providers import openai_fields as fields
 from daypass_proxy.providers.anthropic_weight import Weight
+from daypass_proxy.providers.known_names import STRICT, Names, refuse_unknown
 from daypass_proxy.providers.openai_fields import TopLevel
 from daypass_proxy.providers.places import Where, invalid, items, not_allowed, shown, words
 from daypass_proxy.providers.scope_check import ScopeCheck
@@ -32,11 +34,11 @@ MAX_MEMBERS = 256
 """Most members of a body; what is put together anew of them holds the event loop."""
 _ANYTHING = 10**9
 """What tools elsewhere may bring: it fills every window."""
-_DATED = re.compile(r"(.{1,64}?)_20[0-9]{2}_[0-9]{2}_[0-9]{2}")
 _TOOL_KEYS = frozenset(
     {"type", "environment", "tools", "server_url", "connector_id", "tunnel_id", "filters"}
     | {"external_web_access"}
 )
+_NAMES = Names.of("openai", fields.PART_KEYS | fields.MESSAGE_KEYS | fields.ITEM_KEYS)
 _CACHE_KEYS = frozenset({"ttl", "mode"})
 _ENVIRONMENT_KEYS = frozenset({"type"})
 _REACHING = frozenset({"file", "file_data", "file_id", "file_url", "image_url", "input_audio"})
@@ -44,6 +46,12 @@ _REACHING = frozenset({"file", "file_data", "file_id", "file_url", "image_url", 
 _CACHE_LIFE = "30m"
 # As `estimate` has it: nothing is left to the provider.
 _ORDINARY = "standard_only"
+# Options of servers of one's own that lead elsewhere, name another model or go above a limit.
+_TELLING = re.compile(
+    r"model|url|uri|base|host|endpoint|proxy|key|token|predict|fallback|provider|rout|callback"
+    r"|header|cred|auth|budget|user|file|path|lora|adapter|slot|session|cache|tag|mock|timeout"
+    r"|deployment|preset|plugin|project|region|retr"
+)
 
 
 @dataclass(slots=True)
@@ -99,7 +107,7 @@ class OpenAICheck(ScopeCheck):
             if (kind is dict or kind is list) and name not in known.structures:
                 if name in known.scalars:
                     raise invalid(name, f"{name} must not be an object or a list")
-                self.need(name, (shown(name),))
+                self.unknown(name, {name: value}, ())
                 self.weight.unseen = True
         for name, why in known.refused.items():
             if body.get(name) not in (None, False, []):
@@ -111,6 +119,9 @@ class OpenAICheck(ScopeCheck):
         for name, ordinary in known.values.items():
             self._serving(name, body.get(name), ordinary)
         self._options(body)
+        if self.detail.body == STRICT:
+            top = known.known | fields.OPTIONS if self.elsewhere else known.known
+            refuse_unknown(body, self.detail, _NAMES, top)
 
     def _unknown(self, body: dict[str, Any], known: TopLevel) -> None:
         """Check the names at the top that the table of the endpoint does not have."""
@@ -128,7 +139,9 @@ class OpenAICheck(ScopeCheck):
             if name in fields.CHOICES:
                 raise invalid(name, f"{name} is of another endpoint; leave it out")
             if self.elsewhere and name not in fields.OPTIONS:
-                self.need(name, (shown(name),))
+                if _TELLING.search(unicodedata.normalize("NFKC", name).casefold()):
+                    self.need(name, (shown(name),))
+                self.unknown(name, {name: value}, ())
 
     def _options(self, body: dict[str, Any]) -> None:
         stream = body.get("stream")
@@ -189,20 +202,36 @@ class OpenAICheck(ScopeCheck):
         if not isinstance(kind, str):
             place = f"{words(where)}.type"
             raise invalid(place, f"{place} must be text")
-        match = _DATED.fullmatch(kind)
-        base = match[1] if match else kind
+        base = fields.base_of(kind)
         if base in fields.CLIENT_TOOLS:
             self._client_tool(base, tool, where)
             return
-        place = f"{words(where)}.type"
+        feature = self.gate(kind, (*where, "type"))
+        if feature is None:
+            self.unknown(base, tool, where, f"tool type {shown(kind)}")
+        else:
+            self.need(feature, (*where, "type"), f"tool type {shown(kind)}")
+        self._server_tool(base, tool, where)
+
+    def gate(self, kind: str, where: Where) -> str | None:
+        """Return the feature that a kind of tool, part or item needs, None for none."""
+        base = fields.base_of(kind)
         if base in fields.FEE_TOOLS:
+            place = words(where)
             raise not_allowed(
                 place,
-                f"tool type {shown(kind)} is not allowed: the provider takes a fee for each use,"
-                " which cannot be priced here yet",
+                f"tool type {shown(kind)} is not allowed ({place}): the provider takes a fee for"
+                " each use, which cannot be priced here yet",
             )
-        self.need(fields.SERVER_TOOLS.get(base, base), (*where, "type"), f"tool type {shown(kind)}")
-        self._server_tool(base, tool, where)
+        if kind in fields.REFUSED_PARTS:
+            place, why = words(where), fields.REFUSED_PARTS[kind]
+            raise not_allowed(place, f"{kind} is not allowed: {why}")
+        return fields.SERVER_TOOLS.get(base) or (kind if kind in fields.GATED_ITEMS else None)
+
+    def inside(self, kind: str, value: dict[str, Any], where: Where) -> None:
+        """Check a tool that runs at the provider as one of the tools of the body."""
+        if (base := fields.base_of(kind)) in fields.SERVER_TOOLS:
+            self._server_tool(base, value, where)
 
     def _client_tool(self, base: str, tool: dict[str, Any], where: Where) -> None:
         self.weight.hosted_tools += base not in ("custom", "function", "namespace")
@@ -273,7 +302,7 @@ class OpenAICheck(ScopeCheck):
             place = f"{words(where)}.type"
             raise invalid(place, f"{place} must be text")
         if kind not in fields.PARTS and kind not in fields.REFUSED_PARTS:
-            self.need(kind, (*where, "type"), f"part type {shown(kind)}")
+            self.unknown(kind, part, where, f"part type {shown(kind)}")
             self.weight.unseen = True
             self._addresses(part, where)
         elif kind in fields.TEXTS and _REACHING.isdisjoint(part):

@@ -5,6 +5,7 @@ and a test compares it with the types of the official client.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -54,6 +55,15 @@ CHOICES = tuple(FIELDS["choices"])
 """How many answers are written, at one endpoint or another."""
 OPTIONS = frozenset(FIELDS["elsewhere"]["options"])
 """Options of servers of one's own that stand for no model, price, place or state."""
+
+_DATED = re.compile(r"(.{1,64}?)_20[0-9]{2}_[0-9]{2}_[0-9]{2}")
+
+
+def base_of(kind: str) -> str:
+    """Return a kind of tool without its date."""
+    match = _DATED.fullmatch(kind)
+    return match[1] if match else kind
+
 
 CLIENT_TOOLS = frozenset(FIELDS["tools"]["client"])
 SERVER_TOOLS: dict[str, str] = FIELDS["tools"]["server"]

@@ -80,7 +80,10 @@ class ResponsesCheck(OpenAICheck):
             place = f"{words(where)}.type"
             raise invalid(place, f"{place} must be text")
         if kind not in fields.ITEMS:
-            self.need(kind, (*where, "type"), f"item type {shown(kind)}")
+            if kind in fields.GATED_ITEMS:
+                self.need(kind, (*where, "type"), f"item type {shown(kind)}")
+            else:
+                self.unknown(kind, item, where, f"item type {shown(kind)}")
             self.weight.unseen = True
         elif kind in fields.TOOL_ITEMS:
             self.tools(item.get("tools"), (*where, "tools"))

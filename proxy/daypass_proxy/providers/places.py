@@ -8,6 +8,22 @@ Where = tuple[str | int, ...]
 """The place of a value in the body; made into words only for a refusal."""
 
 
+Chain = tuple[Any, ...]
+"""A place that is longer by a step than another one: (that one, the step); at its root a Where.
+
+What walks through all of a body makes one for each object, and none has to be copied for that.
+"""
+
+
+def unrolled(chain: Chain) -> Where:
+    """Return the place that a chain leads to."""
+    steps: list[str | int] = []
+    while chain and isinstance(chain[0], tuple):
+        chain, step = chain
+        steps.append(step)
+    return (*chain, *reversed(steps))
+
+
 def items(value: object, where: str) -> list[dict[str, Any]]:
     """Return the objects of a list; an absent list is empty. Raises Refusal."""
     if value is None:

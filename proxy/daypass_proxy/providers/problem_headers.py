@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from daypass_core.problem import Code, Problem
 
+_INVALID = b'Bearer error="invalid_token"'
+_CHALLENGES = {
+    # RFC 6750 §3.1: no error code where no credential was sent.
+    Code.MISSING_TOKEN: b'Bearer realm="daypass"',
+    # In its words (§3): by these our own clients tell an end that a new token mends from others.
+    Code.TOKEN_EXPIRED: _INVALID + b', error_description="The access token expired"',
+}
+
 
 def problem_headers(problem: Problem, request_id: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
     """Return what tells a client of `problem` beside the body; `request_id` as its dialect has it.
@@ -12,9 +20,7 @@ def problem_headers(problem: Problem, request_id: tuple[bytes, bytes]) -> list[t
     """
     headers = [(b"content-type", b"application/json"), request_id]
     if problem.status == 401:
-        # RFC 6750 §3.1: no error code where no credential was sent.
-        missing = problem.code is Code.MISSING_TOKEN
-        challenge = b'Bearer realm="daypass"' if missing else b'Bearer error="invalid_token"'
+        challenge = _CHALLENGES.get(problem.code, _INVALID)
         headers.append((b"www-authenticate", challenge))
     elif problem.code is Code.INSUFFICIENT_SCOPE:
         headers.append((b"www-authenticate", b'Bearer error="insufficient_scope"'))

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from daypass_proxy.ledger import schema
 from daypass_proxy.ledger.usage import Pass
 from daypass_proxy.reconcile import Booked, Day, Kind, Unreadable, used
 
@@ -65,6 +66,10 @@ _EDGE = """
 SELECT COUNT(*) FROM usage WHERE {where} AND state = 'settled'
 AND ((started_at < ? AND settled_at >= ?) OR (started_at < ? AND settled_at >= ?))
 """
+_PRUNED = """
+SELECT MAX(until_at) FROM usage_pruned WHERE file IS NOT NULL AND EXISTS (
+    SELECT 1 FROM usage_pruned WHERE file IS NOT NULL AND until_at > ? AND month_at < ?)
+"""
 
 
 def read(database_url: str, range_: Range, name: Name) -> Booked:
@@ -81,6 +86,12 @@ def _read(query: Query, range_: Range, name: Name) -> Booked:
     def ask(statement: str, first: int, last: int, *more: int) -> list[Sequence[Any]]:
         return query(statement.format(where=_WHERE + tenant), [first, last, *named, *more])
 
+    for (pruned_until,) in query(_PRUNED, [since, until]):
+        if pruned_until is not None:
+            first = _EPOCH + timedelta(milliseconds=pruned_until)
+            raise Unreadable(
+                f"calls of these days were pruned, and are in the exports: ask from {first} on"
+            )
     total: dict[Day, Counter[Kind]] = defaultdict(Counter)
     estimated: dict[Day, Counter[Kind]] = defaultdict(Counter)
     rows = [*_totals(ask(_TOTALS, since, until)), *_passes(ask(_PASSES, since, until))]
@@ -160,6 +171,8 @@ def _snapshot(database_url: str) -> Iterator[Query]:
         address = f"file:{quote(str(path))}?mode=ro"
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
             connection.execute("BEGIN")
+            if (objection := schema.of_sqlite(connection)) is not None:
+                raise Unreadable(f"cannot read {path}: {objection}")
             yield lambda statement, values: connection.execute(statement, values).fetchall()
     except sqlite3.Error as error:
-        raise Unreadable(f"cannot read {path}: {error}; is the schema the newest?") from None
+        raise Unreadable(f"cannot read {path}: {error}") from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from daypass_proxy import postgres
+from daypass_proxy.ledger import schema
 from daypass_proxy.reconcile import Unreadable
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def snapshot(database_url: str, statement_ms: int) -> Iterator[Query]:
             database_url, name="daypass reconcile", lock_ms=_LOCK_MS, statement_ms=statement_ms
         ) as connection:
             connection.execute(_SNAPSHOT)
+            if (objection := schema.of_postgres(connection)) is not None:
+                raise Unreadable(f"cannot read PostgreSQL: {objection}")
 
             def query(statement: str, values: Sequence[object]) -> list[Sequence[Any]]:
                 written = statement.replace("?", "%s").encode()
@@ -33,6 +36,4 @@ def snapshot(database_url: str, statement_ms: int) -> Iterator[Query]:
 
             yield query
     except psycopg.Error as error:
-        raise Unreadable(
-            f"cannot read PostgreSQL: {postgres.reason(error)}; is the schema the newest?"
-        ) from None
+        raise Unreadable(f"cannot read PostgreSQL: {postgres.reason(error)}") from None

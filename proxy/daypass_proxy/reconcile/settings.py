@@ -28,6 +28,8 @@ def read_admin_key(
     secrets: dict[str, Secret] = {}
     if reference.per_tenant:
         reader.problem(_ADMIN_KEY, "has no tenant: it is one key for the whole organisation")
+    if reference.kind == "federation":
+        reader.problem(_ADMIN_KEY, "names federation://, which gives no Admin API key")
     if reference.kind == "vault" and settings.vault is None:
         reader.problem("DAYPASS_VAULT_ADDR", f"is not set, but {_ADMIN_KEY} names vault://")
     if reference.kind == "env":

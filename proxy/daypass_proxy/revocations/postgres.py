@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+from pathlib import Path
 
 import psycopg
 
@@ -30,9 +31,12 @@ FROM revocation_version AS now LEFT JOIN revocation AS row ON true WHERE now.id 
 
 
 class PostgresRevocations:
-    """A `RevocationStore`; connects when needed, and anew after any failure."""
+    """A `RevocationStore`; connects when needed, and anew after any failure.
 
-    def __init__(self, url: str) -> None:
+    `url` is the database's, or the file that holds it.
+    """
+
+    def __init__(self, url: str | Path) -> None:
         self._url = url
         self._connection: psycopg.Connection | None = None
         # What is written into one ends each poll that looks at the other.

@@ -21,7 +21,7 @@ from daypass_proxy.transport.dial import Dialer, trust
 from daypass_proxy.transport.egress import Egress
 from daypass_proxy.transport.origin import Origin, split_url, write_head
 
-MAX_IDLE = 256
+MAX_IDLE = 1024
 """Idle connections kept for one origin; calls in flight are bounded elsewhere."""
 _URLS_MAX = 64  # constants of ours, far fewer
 CLOSE_SECONDS = 2.0

@@ -75,16 +75,21 @@ class Reply:
 
 
 class Store:
-    """A database with a policy applied, and what tests do to it directly."""
+    """A database with a policy applied, and what tests do to it directly.
 
-    def __init__(self, url: str) -> None:
+    What tests write past the broker, as `owner`, they may write with another login than its own.
+    """
+
+    def __init__(self, url: str, owner_url: str = "") -> None:
         self.url = url
         self.engine = db.connect(url)
+        self.owner = db.connect(owner_url) if owner_url else self.engine
         self.actor = "crd_test"
 
     def close(self) -> None:
         """Close the database."""
         self.engine.dispose()
+        self.owner.dispose()
 
     def apply(
         self, policy: str = POLICY, *, dry_run: bool = False, min_token_ttl: int = 2
@@ -113,7 +118,7 @@ class Store:
     def change(self, table: sa.Table, ident: str, **values: object) -> None:
         """Write columns of one row."""
         (key,) = table.primary_key.columns
-        with db.begin(self.engine) as conn:
+        with db.begin(self.owner) as conn:
             changed = conn.execute(sa.update(table).where(key == ident).values(**values))
         assert changed.rowcount == 1
 

@@ -9,9 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 
 import daypass_migrations
-from daypass_broker import db, oauth
+from daypass_broker import audit, db, oauth
 from daypass_broker.app import NotMigrated, internal_app, open_services
 from daypass_broker.keys import Purpose
+from daypass_core.clock import TIME_HEADER
 from daypass_core.jwks import parse_jwks
 from tests.support import ISSUER, TENANT
 from tests.unit.broker.rig import Rig, make_settings
@@ -84,6 +85,29 @@ async def test_services_are_built_and_taken_down(tmp_path: Path) -> None:
             assert abs(services.clock.now() - db.now_ms(conn) / 1000) < 5
     async with open_services(settings) as services:
         assert services.keys.active(Purpose.ACCESS).kid == kid
+
+
+@pytest.mark.parametrize(("ahead", "followed"), [(60, 60), (3700, 0), (-60, 0)])
+async def test_a_broker_never_starts_behind_what_brokers_recorded(
+    tmp_path: Path, ahead: int, followed: int
+) -> None:
+    """After the store's clock went back a new broker's tokens are no older than what was recorded,
+
+    unless that lies further ahead than a token lives. The key set says what time it is.
+    """
+    settings = make_settings(tmp_path)
+    daypass_migrations.upgrade(settings.database_url)
+    async with open_services(settings) as services:
+        with db.begin(services.engine) as conn:
+            now = db.now_ms(conn)
+            at = now + ahead * 1000
+            audit.append(conn, audit.AuditTag.TOKEN_ISSUED, "system", at=at)
+    async with open_services(settings) as services:
+        found = services.clock.now() - now / 1000
+        assert followed - 0.1 <= found < followed + 20
+        with TestClient(internal_app(services)) as client:
+            told = client.get("/.well-known/jwks.json").headers[TIME_HEADER]
+        assert 0 <= services.clock.now() - float(told) < 10
 
 
 async def test_a_database_without_schema_is_told(tmp_path: Path) -> None:

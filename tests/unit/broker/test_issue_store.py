@@ -63,12 +63,32 @@ def test_a_failed_commit_is_in_doubt(rig: Rig) -> None:
 async def test_a_token_in_doubt_is_not_to_be_asked_for_again(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """When the commit fails the answer is 500 server_error, which no proxy repeats."""
-    sandbox = rig.sandbox()
+    """When the commit fails that spends a credential, the answer is 500, which no proxy repeats."""
+    sandbox = rig.sandbox("single_use")
     fail_to_commit(rig.engine)
     reply = await rig.launch(sandbox)
     assert (reply.status, reply.body) == (500, {"error": "server_error"})
     assert [record.msg for record in caplog.records] == ["store_in_doubt"]
+
+
+async def test_a_token_in_doubt_that_spends_nothing_may_be_asked_for_again(rig: Rig) -> None:
+    """A reusable credential is as good as before: 503, so that the proxy asks again by itself."""
+    sandbox = rig.sandbox()
+    fail_to_commit(rig.engine)
+    reply = await rig.launch(sandbox)
+    assert (reply.status, reply.body["error"]) == (503, "temporarily_unavailable")
+
+
+@pytest.mark.parametrize("sqlstate", ["42501", "25006"])
+def test_a_login_that_may_not_is_no_fault_of_ours(rig: Rig, sqlstate: str) -> None:
+    """A role taken away, or a server that became a standby, is a store that cannot answer now."""
+    said = Exception("permission denied for table token")
+    said.sqlstate = sqlstate  # type: ignore[attr-defined]
+    with (
+        pytest.raises(db.StoreUnavailable, match="permission denied"),
+        db.begin(rig.engine),
+    ):
+        raise sa.exc.ProgrammingError("SELECT", {}, said)
 
 
 def test_an_admin_is_told_that_it_is_in_doubt(desk: Desk) -> None:

@@ -108,7 +108,8 @@ def test_serve_needs_a_migrated_database(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Served on a database that was never migrated, the broker names the command to run."""
-    monkeypatch.setattr("daypass_core.server.harden", lambda: None)
+    monkeypatch.setattr("daypass_core.hardening.harden", lambda: None)
+    monkeypatch.setattr("daypass_core.hardening.forget_environment", lambda: None)
     monkeypatch.setattr("daypass_core.log.configure", lambda service, level: None)
     code, _, err = run(capsys, "serve")
     assert code == 1

@@ -29,6 +29,8 @@ def changed(path: str, value: object) -> dict[str, Any]:
 
 
 DETAILS = "profiles.coding.authorization_details"
+CLAUDE = {"type": "llm_inference", "provider": "anthropic", "endpoints": ["messages"],
+          "models": ["*"]}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,7 @@ DETAILS = "profiles.coding.authorization_details"
         ("profiles.coding.max_depth", 4, "profiles.coding.max_depth: must be an integer"),
         (DETAILS, ..., f"{DETAILS}: is missing"),
         (DETAILS, [], f"{DETAILS}: must be a list"),
+        (DETAILS, [{**CLAUDE, "body": "any"}], f"{DETAILS}[0].body: must be strict, compat or"),
         (DETAILS, [{"type": "llm_inference"}], f"{DETAILS}[0].endpoints: is missing"),
         ("profiles.Coding", {}, "profiles.Coding: is not a name"),
         ("tenants.acme", {}, "tenants.acme.profiles: is missing"),

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from daypass_broker import db, reaper, schema
 from daypass_broker.app import _tasks
+from daypass_broker.census import Census
 from daypass_core.clock import StoreClock
 from tests.unit.broker.desk import Desk
 
@@ -118,5 +119,6 @@ def test_rows_that_are_over_are_deleted(desk: Desk) -> None:
 
 def test_every_broker_reaps_and_prunes(desk: Desk) -> None:
     """They are among the things a broker does by itself, as often as the documents say."""
-    tasks = {task.name: task.seconds for task in _tasks(desk.services, StoreClock())}
+    census = Census(desk.services.engine, StoreClock().monotonic)
+    tasks = {task.name: task.seconds for task in _tasks(desk.services, StoreClock(), census)}
     assert (tasks["reaper"], tasks["pruner"]) == (5.0, 60.0)

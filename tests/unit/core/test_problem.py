@@ -17,7 +17,7 @@ def test_every_code_has_a_standard(code: Code) -> None:
 @pytest.mark.parametrize(
     ("code", "status", "should_retry", "retry_after"),
     [
-        (Code.TOKEN_EXPIRED, 401, None, None),
+        (Code.TOKEN_EXPIRED, 401, False, None),
         (Code.TOKEN_REVOKED, 401, False, None),
         (Code.INSUFFICIENT_SCOPE, 403, False, None),
         (Code.MODEL_NOT_ALLOWED, 400, False, None),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daypass_core.scope import (
+    BODIES,
     ENDPOINTS,
     Detail,
     Scope,
@@ -21,6 +22,7 @@ from tests.support import make_scope
 words = st.text("ab-", min_size=1, max_size=4)
 patterns = st.one_of(words, words.map(lambda word: f"{word}*"), st.just("*"))
 
+WIDER_BODIES = {("open", "compat"), ("open", "strict"), ("compat", "strict")}
 DOMAINS = ("a.test", "b.test", "x.a.test", "ya.test", "b.test.a.test")
 
 
@@ -37,6 +39,7 @@ details = st.builds(
     features=several(st.sampled_from(("web_search", "code")), least=0),
     allowed_domains=several(st.sampled_from(DOMAINS), least=0),
     max_output_tokens=st.one_of(st.none(), st.integers(1, 3)),
+    body=st.sampled_from(BODIES),
 )
 scopes = details.map(lambda detail: Scope((detail,)))
 
@@ -71,6 +74,7 @@ def test_narrow_never_widens(parent: Scope, child: Scope, model: str) -> None:
     if outer.max_output_tokens is not None:
         assert inner.max_output_tokens is not None
         assert inner.max_output_tokens <= outer.max_output_tokens
+    assert (inner.body, outer.body) not in WIDER_BODIES
 
 
 @given(scopes)
@@ -131,6 +135,9 @@ def test_models(pattern: str, model: str, allowed: bool) -> None:
         ({"allowed_domains": ("a.test",)}, {"allowed_domains": ("xa.test",)}, "allowed_domains[0]"),
         ({"max_output_tokens": 10}, {"max_output_tokens": 11}, "max_output_tokens"),
         ({"max_output_tokens": 10}, {}, "max_output_tokens"),
+        ({"body": "strict"}, {}, "body"),
+        ({"body": "strict"}, {"body": "open"}, "body"),
+        ({}, {"body": "open"}, "body"),
     ],
 )
 def test_narrow_names_the_field(parent: dict[str, Any], child: dict[str, Any], field: str) -> None:
@@ -178,6 +185,9 @@ WIRE: dict[str, Any] = scope_to_wire(make_scope())[0]
         ([{**WIRE, "allowed_domains": ["a"]}], "authorization_details[0].allowed_domains[0]"),
         ([{**WIRE, "max_output_tokens": 1.5}], "authorization_details[0].max_output_tokens"),
         ([{**WIRE, "max_output_tokens": True}], "authorization_details[0].max_output_tokens"),
+        ([{**WIRE, "body": "lenient"}], "authorization_details[0].body"),
+        ([{**WIRE, "body": ["strict"]}], "authorization_details[0].body"),
+        ([{**WIRE, "body": None}], "authorization_details[0].body"),
         ([WIRE, WIRE], "authorization_details[1].provider"),
     ],
 )
@@ -205,6 +215,7 @@ def test_unset_parts_stay_off_the_wire() -> None:
         "allowed_domains",
         "max_output_tokens",
     }
+    assert scope_to_wire(make_scope(body="open"))[0] == WIRE | {"body": "open"}
 
 
 def test_empty_optional_lists() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from daypass_core.secret import (
     BadReference,
+    Federation,
     Reference,
     Secret,
     SecretUnreadable,
@@ -127,6 +128,14 @@ def test_unreadable_file(tmp_path: Path, content: bytes | None, reason: str) -> 
         ),
         ("env://ANTHROPIC_API_KEY", Reference("env", "ANTHROPIC_API_KEY")),
         ("file:///run/keys/{tenant}", Reference("file", "/run/keys/{tenant}")),
+        (
+            "federation:///run/id.jwt?rule=fdrl_1&organization=org-1&workspace=wrkspc_1",
+            Reference(
+                "federation",
+                "/run/id.jwt",
+                field="rule=fdrl_1&organization=org-1&workspace=wrkspc_1",
+            ),
+        ),
     ],
 )
 def test_references(text: str, reference: Reference) -> None:
@@ -158,6 +167,14 @@ def test_references(text: str, reference: Reference) -> None:
         "file:///run/../etc/shadow",
         "file:///a\x00b",
         "https://secret",
+        "federation:///run/id.jwt",
+        "federation:///run/id.jwt?rule=fdrl_1",
+        "federation:///run/id.jwt?rule=&organization=org-1",
+        "federation:///run/id.jwt?rule=fdrl_1&organization=org-1&rule=fdrl_2",
+        "federation:///run/id.jwt?rule=fdrl_1&organization=org-1&other=1",
+        "federation:///run/id.jwt?rule=fdrl_1&organization=a%20b",
+        "federation://relative?rule=fdrl_1&organization=org-1",
+        "federation:///run/../id.jwt?rule=fdrl_1&organization=org-1",
     ],
 )
 def test_bad_references(text: str) -> None:
@@ -183,3 +200,14 @@ def test_for_tenant() -> None:
     for name in ("", "../sys", "a/b", "Acme", "a#b"):
         with pytest.raises(BadReference):
             reference.for_tenant(name)
+
+
+def test_federation() -> None:
+    """An identity's reference says as whom it is exchanged, in one order whatever was written."""
+    text = "federation:///run/id.jwt?organization=org-1&service_account=svac_1&rule=fdrl_1"
+    reference = parse_reference(text)
+    assert reference.federation == Federation("fdrl_1", "org-1", "svac_1")
+    assert str(reference).endswith("?rule=fdrl_1&organization=org-1&service_account=svac_1")
+    assert parse_reference(str(reference)) == reference
+    with pytest.raises(ValueError, match="none of an identity"):
+        _ = parse_reference("file:///run/key").federation

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat
 from cryptography.x509.oid import NameOID
 
 from daypass_core import server
-from daypass_core.server import Listener, TlsFiles, serve
+from daypass_core.server import Drain, Listener, TlsFiles, serve
 from daypass_core.settings import Listen
 from tests.support import aeventually, signing_key
 
@@ -186,12 +186,24 @@ async def test_second_signal_forces(path: str) -> None:
     assert app.ended == ["cancelled"]
 
 
+async def test_a_signal_that_comes_by_two_ways_is_one(path: str) -> None:
+    """B53: what a worker hears from systemd and from its parent cuts nothing."""
+    drain = Drain(0.0, 60, one_word_seconds=5.0)
+    async with stopped_while_holding(path, 60, drain) as app:
+        stop(signal.SIGTERM)
+        await aeventually(lambda: refused(path))
+        app.go_on.set()
+    assert app.ended == ["done"]
+
+
 @asynccontextmanager
-async def stopped_while_holding(path: str, drain_seconds: float) -> AsyncIterator[App]:
+async def stopped_while_holding(
+    path: str, drain_seconds: float, drain: Drain | None = None
+) -> AsyncIterator[App]:
     """Stop a server while a request is held; after the block, wait for the server's end."""
     app = App()
     listener = Listener(app, Listen(path=path))
-    async with serving(listener, drain_seconds=drain_seconds) as task:
+    async with serving(listener, drain=drain or Drain(0.0, drain_seconds)) as task:
         held = asyncio.create_task(get(path, "/hold"))
         await app.holding.wait()
         stop()
@@ -317,7 +329,8 @@ async def test_app_that_does_not_close(path: str, monkeypatch: pytest.MonkeyPatc
 PROGRAM = """
     import sys
     from daypass_core.log import configure
-    from daypass_core.server import Listener, harden, run, serve
+    from daypass_core.hardening import harden
+    from daypass_core.server import Listener, run, serve
     from daypass_core.settings import Listen
 
     async def app(scope, receive, send):

@@ -179,7 +179,7 @@ def test_response_headers() -> None:
     [
         (Code.MISSING_TOKEN, 401, "authentication_error", None, None),
         (Code.INVALID_TOKEN, 401, "authentication_error", None, None),
-        (Code.TOKEN_EXPIRED, 401, "authentication_error", None, None),
+        (Code.TOKEN_EXPIRED, 401, "authentication_error", None, b"false"),
         (Code.TOKEN_REVOKED, 401, "authentication_error", None, b"false"),
         (Code.INSUFFICIENT_SCOPE, 403, "permission_error", None, b"false"),
         (Code.MODEL_NOT_ALLOWED, 400, "invalid_request_error", None, b"false"),
@@ -221,6 +221,9 @@ def test_answers_are_those_of_the_wire_table(
         assert challenge is None
     elif code is Code.MISSING_TOKEN:
         assert challenge == b'Bearer realm="daypass"'
+    elif code is Code.TOKEN_EXPIRED:
+        expired = b', error_description="The access token expired"'
+        assert challenge == b'Bearer error="invalid_token"' + expired
     else:
         assert challenge == b'Bearer error="invalid_token"'
 

@@ -9,6 +9,7 @@ import pytest
 from daypass_core.clock import StoreClock
 from daypass_proxy import __main__ as main_module
 from daypass_proxy import app as app_module
+from daypass_proxy import serving
 from daypass_proxy.app import build_services
 from daypass_proxy.edge import Application
 from daypass_proxy.settings import load
@@ -71,10 +72,10 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_refusals_of_the_guard_are_counted() -> None:
     """What never reaches the application is in its metrics, from its start to its end."""
     application = Application(cast(Any, None))
-    app_module._count_refusal(application, "headers_too_large")
+    serving._count_refusal(application, "headers_too_large")
     proxy = Proxy()
     application.services = proxy.services
-    app_module._count_refusal(application, "headers_too_large")
+    serving._count_refusal(application, "headers_too_large")
     counted = proxy.services.metrics.registry.get_sample_value(
         "daypass_refusals_total", {"code": "headers_too_large"}
     )

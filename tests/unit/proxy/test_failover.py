@@ -9,6 +9,7 @@ from daypass_core.problem import Code
 from daypass_core.revocation import Verdict
 from daypass_proxy.attempt import Reply
 from daypass_proxy.failover import MOST_ATTEMPTS
+from daypass_proxy.keyring import KeyUnavailable
 from daypass_proxy.keyring_pool import KeyPool
 from daypass_proxy.ledger import LedgerRefused, Outcome
 from daypass_proxy.streams import CallCut, CutReason
@@ -300,3 +301,12 @@ async def test_leaked_request_id_is_not_booked() -> None:
     up = two_keys(busy(request_id=SECOND.encode()), good())
     await up.send()
     assert up.ledger.settlement.upstream_request_id is None
+
+
+def test_a_pool_is_whole_or_not_at_all() -> None:
+    """A tenant that one key of a pool cannot be named for gets none, not the first one alone."""
+    keys = "*=vault://secret/llm/shared#k|vault://secret/llm/{tenant}#k"
+    ring = two_keys(keys=keys).services.keyring
+    assert ring.pool("globex", "anthropic") is not None
+    with pytest.raises(KeyUnavailable, match="no key of"):
+        ring.pool("../acme", "anthropic")

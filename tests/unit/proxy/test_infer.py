@@ -52,6 +52,7 @@ async def test_anthropic() -> None:
     text = "".join(block["text"] for block in message_json(SONNET)["content"])  # type: ignore[attr-defined]
     assert said(proxy) == {"completion": text, "model": SONNET}
     (request,) = proxy.transport.requests
+    assert proxy.asked == 1, "a foreign credential would be counted twice"
     assert request.url == "https://api.example/v1/messages"
     assert json.loads(request.body) == {
         "model": SONNET,
@@ -81,8 +82,9 @@ async def test_the_first_exact_model_of_the_scope() -> None:
     unlisted = Detail("anthropic", ("models",), (SONNET,))
     for first in (patterns, unlisted, Detail("nobody", OPENAI_ENDPOINTS, ("m",))):
         proxy = await infer({"prompt": "x"}, first, OPENAI)
-        assert proxy.client.status == 503, "there is no key for it here, but that is where it goes"
-        assert said(proxy)["error"]["code"] == "key_unavailable"
+        assert proxy.client.status == 403, "there is no key for it here, but that is where it goes"
+        assert said(proxy)["error"]["code"] == "insufficient_scope"
+        assert "no key of" in said(proxy)["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from daypass_core.log import JsonFormatter
 from daypass_core.problem import Code
 from daypass_core.secret import Reference, Secret, parse_reference
 from daypass_core.vault import VaultError, VaultMissing, VaultRefused, VaultUnavailable
-from daypass_proxy.keyring import REREAD_SECONDS, STALE_SECONDS, Keyring, KeyUnavailable
+from daypass_proxy.keyring import REREAD_SECONDS, Keyring, KeyUnavailable
+from daypass_proxy.keyring_held import STALE_SECONDS
 from daypass_proxy.providers.anthropic import Anthropic
 from tests.canary import CANARY
 from tests.fakes.clock import FakeClock
@@ -87,11 +88,12 @@ async def test_own_entry_before_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tenant", ["globex", "../acme", ""])
 async def test_no_reference(tenant: str) -> None:
-    """A tenant without a reference, or with a name that is none, gets 503 and no key."""
+    """A tenant without a reference, or with a name that is none, gets 403 and no key."""
     ring = keyring(FakeVault(acme=KEY), FakeClock())
     with pytest.raises(KeyUnavailable) as caught:
         await ring.header_for(tenant, PROVIDER)
-    assert caught.value.problem.code is Code.KEY_UNAVAILABLE
+    assert caught.value.problem.code is Code.INSUFFICIENT_SCOPE
+    assert "no key" in caught.value.problem.title
     assert not ring.leaks(tenant, "anthropic", KEY.encode())
 
 

@@ -30,7 +30,8 @@ class Desk:
             account("a", parent="t", ceiling_nano=100), account("b", parent="t"), account("t")
         )
         self.queue = Queue()
-        self.leases = Leases(FakeClock(), 60.0)
+        self.clock = FakeClock()
+        self.leases = Leases(self.clock, 60.0)
         self.writer = Writer(
             self.queue,
             self.leases,
@@ -286,3 +287,17 @@ def test_no_pause_where_others_can_write_beside(
     desk.store.one_lock = False
     desk.write(reserve("req_1"))
     desk.writer._pause(0.0)
+
+
+def test_a_store_that_comes_back_is_no_moment_to_reap(desk: Desk) -> None:
+    """Who comes first after an outage leaves the open calls of all others alone for a lease."""
+    desk.write(reserve("req_other"))
+    desk.store.usage["req_other"]["lease_until"] = 0
+    desk.leases.closed("req_other")  # another worker's
+    desk.store.fails = [StoreFailed("gone")]
+    desk.write(reserve("req_2"))
+    desk.write(LookAfter())
+    assert desk.store.usage["req_other"]["state"] == "open"
+    desk.clock.advance(60)
+    desk.write(LookAfter())
+    assert desk.store.usage["req_other"]["outcome"] == "crashed"

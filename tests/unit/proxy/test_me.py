@@ -212,10 +212,11 @@ async def test_hello() -> None:
 
 
 async def test_probes() -> None:
-    """Live is always 200; ready needs the revocation view, the ledger and the broker's keys."""
+    """B12: live is always 200; ready needs the revocation view, all keys, and no end (B55)."""
     proxy = Proxy()
     proxy.jwks_down = True
     proxy.view.stale = proxy.ledger.unavailable = True
+    proxy.keyring.lacking = "provider keys: none"
 
     async def probe(handler: Any) -> Wire:
         exchange, wire = make_exchange("GET", b"/readyz")
@@ -225,10 +226,24 @@ async def test_probes() -> None:
     assert (await probe(me.live)).status == 200
     wire = await probe(me.ready)
     assert wire.status == 503
-    assert wire.json["missing"] == ["revocations", "ledger", "keys of the broker"]
-    proxy.jwks_down = proxy.view.stale = proxy.ledger.unavailable = False
+    assert wire.json["missing"] == [
+        "revocations",
+        "ledger",
+        "keys of the broker",
+        "provider keys: none",
+    ]
+    proxy.keyring.lacking = None
+    proxy.jwks_down = proxy.view.stale = False
     proxy.clock.advance(1)
-    assert (await probe(me.ready)).status == 200
+    # Calls would get 503, so it does not say anything else.
+    wire = await probe(me.ready)
+    assert (wire.status, wire.json["missing"]) == (503, ["ledger"])
+    proxy.ledger.unavailable = False
+    assert (await probe(me.ready)).json == {"status": "ready"}
+    proxy.services.gate.close()
+    wire = await probe(me.ready)
+    assert (wire.status, wire.json) == (503, {"status": "stopping"})
+    assert (await probe(me.live)).status == 200
 
 
 def test_wildcards_expand_over_known_models() -> None:

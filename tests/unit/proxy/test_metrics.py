@@ -201,6 +201,21 @@ def test_the_ledger_reports() -> None:
     assert value(metrics, "daypass_ledger_commit_seconds_sum") == pytest.approx(0.002)
 
 
+async def test_who_had_the_core() -> None:
+    """Whoever is told of a delay is told how many cores the process had since the tick before."""
+    told: list[tuple[float, float]] = []
+    lag = LoopLag(lambda late, busy: told.append((late, busy)))
+    lag.start()
+    try:
+        lag._looked, lag._took, lag._due = 10.0, 3.0, 10.05
+        lag.take(10.1, 3.025)
+        lag.take(10.3, 3.225)
+        assert [busy for _, busy in told] == pytest.approx([0.25, 1.0])
+        assert told[0][0] == pytest.approx(0.05)
+    finally:
+        lag.close()
+
+
 def test_names_are_unique() -> None:
     """No two metrics share a name."""
     assert len({spec.name for spec in specs.ALL}) == len(specs.ALL)

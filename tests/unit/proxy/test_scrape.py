@@ -17,7 +17,8 @@ from tests.fakes.proxy import Proxy
 class Parts:
     """What the fakes of the proxy leave out and the gauges look at."""
 
-    version, age = 7, 0.25
+    version, age, lacking = 7, 0.25, None
+    ages, states = {"file:///key": 12.5}, {"fresh": 1, "stale": 0, "lost": 2}
     reads = {"ok": 3, "failed": 1}
     uses: dict[tuple[str, str], Any] = {}
 

@@ -1,5 +1,6 @@
 """The proxy's settings: strict, all problems at once, never a value in a message."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from daypass_core.secret import Secret
 from daypass_core.settings import SettingsError
 from daypass_proxy import postgres
-from daypass_proxy.key_references import parse_keys, shared
+from daypass_proxy.key_references import parse_keys, references, shared
 from daypass_proxy.settings import Settings, load
 
 GOOD = {
@@ -231,6 +232,25 @@ def test_tls_needs_both_files() -> None:
     assert settings.tls.key == Path("/k.pem")
 
 
+def test_identity_tokens_are_for_anthropic(tmp_path: Path) -> None:
+    """B03: federation:// stands for Anthropic's keys, and for no other provider's."""
+    reference = "federation:///run/id.jwt?rule=fdrl_1&organization=org-1"
+    settings = read(DAYPASS_ANTHROPIC_KEYS=f"acme={reference}|2*file:///run/key")
+    ((_, pool),) = settings.anthropic_keys.items()
+    assert [str(one) for one in references(pool)] == [reference, "file:///run/key"]
+    assert "DAYPASS_OPENAI_KEYS: names federation://" in problems(
+        DAYPASS_OPENAI_KEYS=f"acme={reference}"
+    )
+    upstreams = tmp_path / "upstreams.json"
+    own = {"own": {"url": "https://own.test/v1", "keys": f"acme={reference}"}}
+    upstreams.write_text(json.dumps(own))
+    assert "own: names federation://" in problems(DAYPASS_UPSTREAMS=str(upstreams))
+    # Two tenants on one credential share a key, whatever its kind.
+    assert "DAYPASS_SHARED_KEYS" in problems(
+        DAYPASS_ANTHROPIC_KEYS=f"acme={reference},globex={reference}"
+    )
+
+
 def test_vault_settings(tmp_path: Path) -> None:
     """Vault references need an address and exactly one way to log in."""
     keys = "*=vault://secret/llm/{tenant}#api_key"
@@ -246,7 +266,7 @@ def test_vault_settings(tmp_path: Path) -> None:
     ).vault
     assert vault is not None
     assert vault.role_id == "role"
-    assert str(vault.secret_id) == "***"
+    assert vault.secret_id_file == tmp_path / "secret_id"
     text = problems(
         DAYPASS_ANTHROPIC_KEYS=keys,
         DAYPASS_VAULT_ADDR="https://vault.test",

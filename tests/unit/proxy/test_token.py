@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from daypass_core.clock import StoreClock
 from daypass_proxy.broker_link import BrokerAnswer, BrokerLink, BrokerUnreachable, fetch_jwks
 from daypass_proxy.token import MAX_BYTES, pass_token_request
 from tests.fakes.asgi import Wire, make_exchange
@@ -61,7 +62,7 @@ async def test_pass_through() -> None:
 
 
 async def test_only_the_body_and_the_peer_go_along() -> None:
-    """Headers of the client are dropped, a forged peer among them."""
+    """Headers of the client are dropped, a forged peer and a forged request id among them."""
     proxy = Proxy()
     await ask(
         proxy,
@@ -70,6 +71,7 @@ async def test_only_the_body_and_the_peer_go_along() -> None:
             (b"authorization", b"Bearer x"),
             (b"cookie", b"a=b"),
             (b"x-daypass-peer", b"1.2.3.4"),
+            (b"x-daypass-request-id", b"req_aaaaaaaaaaaaaaaaaaaaaaaaaa"),
             (b"x-forwarded-for", b"1.2.3.4"),
             (b"anthropic-beta", b"oauth-2025-04-20,oidc-federation-2026-04-01"),
         ),
@@ -78,7 +80,11 @@ async def test_only_the_body_and_the_peer_go_along() -> None:
         (
             "POST",
             "/v1/oauth/token",
-            {"content-type": "application/json", "x-daypass-peer": "10.0.0.7"},
+            {
+                "content-type": "application/json",
+                "x-daypass-peer": "10.0.0.7",
+                "x-daypass-request-id": "req_test",
+            },
             BODY,
         )
     ]
@@ -292,7 +298,30 @@ async def test_key_set_must_be_a_200() -> None:
     answer = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"
     async with broker_that_says(answer) as url:
         with pytest.raises(BrokerUnreachable, match="503"):
-            await fetch_jwks(BrokerLink(url))
+            await fetch_jwks(BrokerLink(url), StoreClock())
+
+
+@pytest.mark.parametrize(
+    ("told", "moved"),
+    [
+        ("1060.000", 60.0),
+        ("940.000", 0.0),
+        ("4600.000", 3600.0),
+        ("4600.001", 0.0),
+        ("1060", 0.0),
+        ("1e9.000", 0.0),
+        ("", 0.0),
+    ],
+)
+async def test_the_clock_follows_the_broker_ahead(told: str, moved: float) -> None:
+    """A proxy that knows less time than its broker catches up, by at most a token's life."""
+    clock = StoreClock(lambda: 0.0)
+    clock.set(1000.0)
+    head = f"x-daypass-time: {told}\r\n" if told else ""
+    answer = f"HTTP/1.1 200 OK\r\n{head}Content-Length: 2\r\n\r\n{{}}".encode()
+    async with broker_that_says(answer) as url:
+        assert await fetch_jwks(BrokerLink(url), clock) == b"{}"
+    assert clock.now() == 1000.0 + moved
 
 
 def test_session_keys_of_the_broker_are_not_written(

@@ -167,12 +167,10 @@ async def test_newer_key_refused_too() -> None:
         error(400, "invalid_request_error", "You have reached your specified API usage limits."),
         error(400, "invalid_request_error", "This workspace has reached its spend limit."),
         error(429, "billing_error", "limit"),
-        error(
-            429,
-            "rate_limit_error",
-            "x",
-            details={"error_code": "enforced_spend_limit_reached"},
-        ),
+        # LiteLLM's, of the key's own budget; and what some servers say in one word.
+        error(400, "budget_exceeded", "Budget has been exceeded! Current cost: 2", code="400"),
+        FakeAnswer([b'{"error":"insufficient_quota"}'], status=429, headers=JSON),
+        error(429, "rate_limit_error", "x", details={"error_code": "enforced_spend_limit_reached"}),
     ],
 )
 async def test_our_bill(answer: FakeAnswer) -> None:

@@ -46,13 +46,14 @@ class AdminServer:
     """`answers` maps "METHOD /path", without the query, to (status, body); else 200 and {}.
 
     A list of bodies is answered one by one; the body "lose" drops the connection. Bytes go as they
-    are. `links` are the `link` headers of a path's answers, in turn.
+    are. `links` are the `link` headers of a path's answers, in turn; `headers` every answer has.
     """
 
     url: str = ""
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     links: dict[str, list[str]] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def calls(self) -> list[str]:
@@ -80,6 +81,8 @@ def admin_server() -> Iterator[AdminServer]:
             self.send_response(status)
             if path in state.links and (link := state.links[path].pop(0)):
                 self.send_header("link", link)
+            for name, value in state.headers.items():
+                self.send_header(name, value)
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -131,6 +131,22 @@ def test_usage_is_printed_as_csv(admin: AdminServer, capsysbinary: Any) -> None:
     assert b"are two answers; say one of them" in capsysbinary.readouterr().err
 
 
+def test_usage_of_pruned_time_says_so(
+    admin: AdminServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the table, and beside the CSV: what is printed is not all there was."""
+    pruned = {"before": "2026-06-01T00:00:00Z", "exports": ["usage-2026-05.ndjson.gz"]}
+    admin.answers["GET /v1/usage"] = (200, {"rows": [], "totals": SUMS, "pruned": pruned})
+    assert main(["usage"]) == 0
+    assert capsys.readouterr().err == (
+        "daypass: usage before 2026-06-01 was pruned; exported to usage-2026-05.ndjson.gz\n"
+    )
+    admin.answers["GET /v1/usage"] = (200, b"model\r\n")
+    admin.headers["daypass-pruned-before"] = pruned["before"]  # type: ignore[assignment]
+    assert main(["usage", "--csv"]) == 0
+    assert "usage before 2026-06-01 was pruned" in capsys.readouterr().err
+
+
 def test_a_policy_is_applied(
     admin: AdminServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -100,6 +100,8 @@ def test_nothing_asked_for_is_nothing_sent(server: TokenServer, provider: TokenP
             {"max_output_tokens": 9000},
             [OWN[0], OWN[1] | {"max_output_tokens": 9000}],
         ),
+        ({"body": "strict"}, [OWN[0] | {"body": "strict"}, OWN[1] | {"body": "strict"}]),
+        ({"body": "open"}, [OWN[0] | {"body": "compat"}, OWN[1] | {"body": "compat"}]),
     ],
 )
 def test_a_scope_is_cut_down(wanted: dict[str, Any], left: list[dict[str, Any]]) -> None:
@@ -130,6 +132,12 @@ def test_what_no_provider_has_together_is_said() -> None:
     """Each name is within the scope and nothing is left: not an empty request of the broker."""
     with pytest.raises(SettingsError, match="these models and endpoints together"):
         _narrowed(OWN, {"models": ["gpt-6"], "endpoints": ["messages"]})
+
+
+def test_there_are_three_bodies(provider: TokenProvider) -> None:
+    """A word that is none of them is an error before anything is asked for."""
+    with pytest.raises(SettingsError, match="body is not one of strict, compat, open"):
+        delegate(body="lenient", provider=provider)
 
 
 @pytest.mark.parametrize("name", ["models", "endpoints", "features", "domains"])

@@ -20,6 +20,12 @@ from typing import Any
 LAUNCH = "launch-credential-1"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+EXPIRED = {
+    "x-should-retry": "false",
+    "www-authenticate": 'Bearer error="invalid_token",'
+    ' error_description="The access token expired"',
+}
+"""As the proxy says it."""
 
 
 class TokenServer:
@@ -169,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.state.headers = {name.lower(): value for name, value in self.headers.items()}
         if given != f"Bearer {self.state.newest}":
             error = {"type": "authentication_error", "message": "token expired"}
-            return 401, {"type": "error", "error": error}, {}
+            return 401, {"type": "error", "error": error}, EXPIRED
         usage = {"input_tokens": 1, "output_tokens": 1}
         content = [{"type": "text", "text": "pong"}]
         message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
