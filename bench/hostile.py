@@ -12,10 +12,8 @@ import json
 import os
 import random
 import select
-import shutil
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -28,7 +26,8 @@ from bench import interpreter
 from bench.bodies import write_body
 from bench.install import compiled, say
 from bench.load import Figures, Load, measure
-from bench.process import LOAD_CORE, BenchError, allow_descriptors, free_port
+from bench.outcome import outcome
+from bench.process import LOAD_CORE, free_port
 from bench.site import Site
 
 RATE, CONNECTIONS = 100, 16
@@ -243,20 +242,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the figures here too")
     asked = parser.parse_args()
-    allow_descriptors()
     os.sched_setaffinity(0, {LOAD_CORE})
-    folder = Path(tempfile.mkdtemp(prefix="dpb-"))  # short: Unix socket paths are limited
-    try:
-        text, good, figures = run(asked.rounds, folder)
-    except BenchError as error:
-        say(str(error))
-        return 2
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print(text)
-    if asked.json:
-        asked.json.write_text(json.dumps(figures), encoding="utf-8")
-    return 0 if good else 1
+    return outcome(lambda folder: run(asked.rounds, folder), asked.json)
 
 
 if __name__ == "__main__":

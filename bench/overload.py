@@ -11,10 +11,8 @@ everybody is served again.
 import argparse
 import json
 import os
-import shutil
 import socket
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -25,7 +23,8 @@ from bench import interpreter
 from bench.bodies import write_body
 from bench.install import compiled, say
 from bench.load import Figures, Load, measure
-from bench.process import BenchError, Process, allow_descriptors, free_port
+from bench.outcome import outcome
+from bench.process import Process, free_port
 from bench.site import Site
 
 SANDBOXES = 16
@@ -235,20 +234,8 @@ def main() -> int:
     parser.add_argument("--only", choices=("requests", "streams"), help="one of the two")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     asked = parser.parse_args()
-    allow_descriptors()
-    folder = Path(tempfile.mkdtemp(prefix="dpb-"))  # short: Unix socket paths are limited
-    try:
-        which = [asked.only] if asked.only else ["requests", "streams"]
-        text, good, figures = run(asked.seconds, which, folder)
-    except BenchError as error:
-        say(str(error))
-        return 2
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print(text)
-    if asked.json:
-        asked.json.write_text(json.dumps(figures), encoding="utf-8")
-    return 0 if good else 1
+    which = [asked.only] if asked.only else ["requests", "streams"]
+    return outcome(lambda folder: run(asked.seconds, which, folder), asked.json)
 
 
 if __name__ == "__main__":
