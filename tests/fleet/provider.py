@@ -42,11 +42,6 @@ class Billed:
         return INPUT_TOKENS * NANO_IN + self.tokens * NANO_OUT
 
 
-def whole_bill(long: bool) -> int:
-    """What a whole answer costs, in nano-dollars."""
-    return INPUT_TOKENS * NANO_IN + PIECES * _tokens(LONG if long else SHORT) * NANO_OUT
-
-
 def _tokens(size: int) -> int:
     return size // 4
 
