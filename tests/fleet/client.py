@@ -84,7 +84,7 @@ class Client:
         """Send one request; raises nothing."""
         where = ""
         connection: _Connection | None = None
-        sent = False
+        sent = kept = False
         try:
             connection = await self._connection()
             if connection is None:
@@ -95,7 +95,7 @@ class Client:
             async with asyncio.timeout(ANSWER_SECONDS):
                 raw = await _answer(connection.reader)
             raw.where = where
-            self._keep(connection, raw)
+            kept = self._keep(connection, raw)
             return raw
         except Torn:
             kind = "torn"
@@ -105,8 +105,10 @@ class Client:
             kind = "refused"
         except (OSError, asyncio.IncompleteReadError, ssl.SSLError):
             kind = "reset"
-        if connection is not None:
-            connection.writer.close()
+        finally:
+            # Also when whoever waits for the answer is cancelled in the end of a round.
+            if connection is not None and not kept:
+                connection.writer.close()
         return Raw(kind, time.monotonic(), where=where)
 
     def close(self) -> None:
@@ -132,12 +134,12 @@ class Client:
             )
         return _Connection(reader, writer, where)
 
-    def _keep(self, connection: _Connection, raw: Raw) -> None:
+    def _keep(self, connection: _Connection, raw: Raw) -> bool:
         if raw.headers.get("connection", "").lower() == "close":
-            connection.writer.close()
-            return
+            return False
         connection.idle_since = time.monotonic()
         self._idle.append(connection)
+        return True
 
     def _request(self, path: str, body: bytes, headers: dict[str, str]) -> bytes:
         lines = [

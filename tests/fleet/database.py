@@ -22,7 +22,7 @@ from typing import Any
 
 import psycopg
 
-from tests.fleet.pod import fake_clock, set_clock
+from tests.fleet import wallclock
 from tests.servers.stack import free_port
 from tests.support import eventually
 
@@ -162,16 +162,15 @@ class Database:
         for name in ("filler", "filler2"):
             (disk / name).unlink(missing_ok=True)
 
-    def fake_clock(self) -> None:
+    def use_movable_clock(self) -> None:
         """Let the next start have a clock that can be moved."""
         folder = self.folder / "clock"
-        folder.mkdir(exist_ok=True)
-        set_clock(folder, 0)
-        self.environment = fake_clock(folder)
+        wallclock.prepare(folder)
+        self.environment = wallclock.environment(folder)
 
     def set_clock(self, seconds: int) -> None:
-        """Let its clock be so far off, within a second."""
-        set_clock(self.folder / "clock", seconds)
+        """Let its clock be so far off."""
+        wallclock.move(self.folder / "clock", seconds)
 
     def await_ready(self, database: str = "daypass") -> None:
         """Wait until a connection is answered."""

@@ -151,6 +151,7 @@ class Load:
     async def _stop(self, timeout: float) -> Seen:
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         if self._open:
             await asyncio.wait(self._open, timeout=timeout)

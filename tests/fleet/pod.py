@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.fleet import wallclock
 from tests.fleet.service import Probe
 
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
-"""From the Debian package `libfaketime`."""
 _CLOCK = "/run/fleet-clock"
 _SYSTEM = ("usr", "lib", "lib64", "bin", "sbin", "etc")
 
@@ -51,11 +50,9 @@ class Pod:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._folder.chmod(0o755)
         self._clock = self._folder / "clock"
-        self._clock.mkdir(exist_ok=True)
-        self.fake_clock = False
+        self._movable = False
         self.wanted = True
         """Whether it is to be started anew when it has ended."""
-        self.set_clock(0)
 
     @property
     def kind(self) -> str:
@@ -107,9 +104,14 @@ class Pod:
             self.signal(signal.SIGKILL)
             self.wait(10)
 
+    def use_movable_clock(self) -> None:
+        """Let the next start have a wall clock that `set_clock` can move."""
+        wallclock.prepare(self._clock)
+        self._movable = True
+
     def set_clock(self, seconds: int) -> None:
-        """Let its wall clock be so far off; effective within a second, where clocks are faked."""
-        set_clock(self._clock, seconds)
+        """Let its wall clock be so far off."""
+        wallclock.move(self._clock, seconds)
 
     def _environment(self, isolated: bool) -> dict[str, str]:
         found = dict(self.container.environment)
@@ -118,8 +120,8 @@ class Pod:
         if not isolated:
             found = {name: self._unmounted(value) for name, value in found.items()}
         found["PATH"] = f"{Path(sys.executable).parent}:{os.defpath}"
-        if self.fake_clock and not isolated:
-            found |= fake_clock(self._clock)
+        if self._movable and not isolated:
+            found |= wallclock.environment(self._clock)
         return found
 
     def _unmounted(self, text: str) -> str:
@@ -155,7 +157,8 @@ class Pod:
                 steps += _bind(place, root / name)
         for place in _python_folders():
             steps += _bind(place, root / place.relative_to("/"))
-        for where, source in {**container.mounts, _CLOCK: self._clock}.items():
+        clock = {_CLOCK: self._clock} if self._movable else {}
+        for where, source in {**container.mounts, **clock}.items():
             steps += _bind(source, root / where.lstrip("/"))
         for name in ("dev", "proc"):
             steps += [f"mkdir -p {quoted}/{name}", f"mount --rbind /{name} {quoted}/{name}"]
@@ -167,28 +170,10 @@ class Pod:
         user = f"--reuid={container.user} --regid={container.user} --clear-groups"
         nothing = "--no-new-privs --inh-caps=-all --bounding-set=-all"
         words = shlex.join(container.command)
-        if self.fake_clock:
-            # Not before: what it shares between processes must be the container user's own.
-            own = [f"{name}={value}" for name, value in fake_clock(Path(_CLOCK)).items()]
+        if self._movable:
+            own = [f"{name}={value}" for name, value in wallclock.environment(Path(_CLOCK)).items()]
             words = shlex.join(["env", *own, *container.command])
         return [*steps, f"exec /usr/sbin/chroot {quoted} setpriv {user} {nothing} -- {words}"]
-
-
-def fake_clock(folder: Path) -> dict[str, str]:
-    """What gives a process a wall clock that is as far off as the file `offset` says."""
-    return {
-        "LD_PRELOAD": str(FAKETIME),
-        "FAKETIME_TIMESTAMP_FILE": f"{folder}/offset",
-        "FAKETIME_CACHE_DURATION": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
-
-
-def set_clock(folder: Path, seconds: int) -> None:
-    """Write that file; it is read within a second."""
-    fresh = folder / "new"
-    fresh.write_text(f"{seconds:+d}\n")
-    fresh.rename(folder / "offset")
 
 
 def _bind(source: Path, target: Path) -> list[str]:

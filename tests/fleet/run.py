@@ -31,7 +31,7 @@ def sandboxes(cell: Cell) -> list[Sandbox]:
 def round_of(cell: Cell, fault: Fault, rate: float, tell: Tell) -> Result:
     """Let one fault strike under the load; what came of it."""
     if fault.clocks:
-        cell.use_fake_clocks()
+        cell.use_movable_clocks()
     for kind in ("broker", "proxy"):
         cell.await_ready(kind)
         for endpoint in cell.service(kind).endpoints.values():
