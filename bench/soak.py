@@ -199,6 +199,8 @@ def many_streams(stack: Stack) -> bool:
             **stack.proxy_settings,
             "DAYPASS_ANTHROPIC_URL": f"http://127.0.0.1:{port}",
             "DAYPASS_PROXY_METRICS_LISTEN": f"unix:{folder / 'many.metrics'}",
+            # All of them are one sandbox's here, which may have a thousand by default.
+            "DAYPASS_SANDBOX_CONNECTIONS": str(2 * MANY),
         }
         url = stack.another_proxy("many")
         bodies = folder / "bodies"
