@@ -18,9 +18,9 @@ help: ## show this list
 
 .venv/.ready: .cache/uv/bin/uv uv.lock pyproject.toml $(wildcard */pyproject.toml) tests/clients/anthropic1.txt
 	@echo "installing locked dependencies (first time: a few minutes)"
-	@$(UV) sync -q --locked --all-packages --all-groups
+	@$(UV) sync -q --locked --all-packages --all-groups --compile-bytecode
 	@$(UV) venv -q --allow-existing .cache/clients/anthropic1
-	@$(UV) pip sync -q --python .cache/clients/anthropic1/bin/python --require-hashes tests/clients/anthropic1.txt
+	@$(UV) pip sync -q --compile-bytecode --python .cache/clients/anthropic1/bin/python --require-hashes tests/clients/anthropic1.txt
 	@touch $@
 
 setup: .venv/.ready ## install everything the project needs into .venv (locked)
@@ -108,6 +108,7 @@ vectors: setup ## write tests/vectors anew
 
 lock: .cache/uv/bin/uv ## resolve dependencies anew (packages younger than 7 days are held back)
 	@$(UV) lock --upgrade
+	@printf 'hatchling>=1.27\nuv==$(UV_VERSION)\n' | $(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate - -o deploy/images/build.txt
 	@for each in anthropic1 npm openai3 frameworks matrix/locks/aider matrix/locks/llm; do \
 		$(UV) pip compile -q --generate-hashes --no-header --no-annotate tests/clients/$$each.in -o tests/clients/$$each.txt || exit 1; done
 

@@ -48,7 +48,8 @@ path "transit/keys/daypass-renewal/rotate" {
   capabilities = ["update"]
 }
 
-# How long its own token lives, where it is given in a file.
+# How long its own token lives, where it is given in a file; and to tell after a 403 a token that has
+# ended from a path that is forbidden.
 path "auth/token/lookup-self" {
   capabilities = ["read"]
 }

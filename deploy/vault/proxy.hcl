@@ -7,7 +7,8 @@ path "secret/data/llm/+" {
   capabilities = ["read"]
 }
 
-# How long its own token lives: for the metric daypass_vault_token_seconds. Not needed to read keys.
+# How long its own token lives: for the metric daypass_vault_token_seconds, and to tell after a 403 a
+# token that has ended from a path that is forbidden. Not needed to read keys.
 path "auth/token/lookup-self" {
   capabilities = ["read"]
 }

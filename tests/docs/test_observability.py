@@ -39,7 +39,7 @@ COMMON = {
     "process_resident_memory_bytes",
     "process_cpu_seconds_total",
 }
-TARGET_LABELS = {"instance", "job", "le"}
+TARGET_LABELS = {"instance", "job", "le", "namespace"}
 
 
 @pytest.mark.parametrize("where", EXPRESSIONS)
@@ -56,6 +56,13 @@ def test_expressions_name_metrics_and_labels_of_the_code(where: str) -> None:
         assert selected <= {*spec.labels, *TARGET_LABELS}, name
         labels |= set(spec.labels)
     assert named.grouped <= labels
+
+
+@pytest.mark.parametrize("where", EXPRESSIONS)
+def test_what_every_program_shows_is_asked_of_ours_alone(where: str) -> None:
+    """`process_…` has no name of ours: other programs that the same Prometheus scrapes stay out."""
+    selected = {name for name, _ in names(EXPRESSIONS[where]).selected}
+    assert not selected & COMMON or "daypass_build_info" in selected
 
 
 def test_the_dashboard_is_one_that_grafana_can_load() -> None:

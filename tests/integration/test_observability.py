@@ -100,7 +100,7 @@ def test_every_metric_and_label_asked_for_is_in_a_real_scrape(
     shown = scraped(urls["proxy"]) | scraped(urls["broker"])
     for expression in expressions():
         named = names(expression)
-        there: set[str] = {"instance", "le"}
+        there: set[str] = {"instance", "le", "namespace"}
         for name, labels in named.selected:
             if name in ELSEWHERE:
                 there |= {"result"}

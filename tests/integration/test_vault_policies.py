@@ -17,17 +17,19 @@ from daypass_broker.signing import Signer
 from daypass_broker.transit import Transit
 from daypass_core.secret import Secret
 from daypass_core.vault import Vault, VaultRefused
-from daypass_core.vault_settings import VaultSettings
+from daypass_core.vault_settings import Auth, VaultSettings
 from demo.services.openbao import OpenBao, binary
 from tests.servers.ca import Authority
+from tests.servers.cluster import Cluster
 from tests.servers.issuer import SigningPair, sign
-from tests.servers.vault import ROOT, approle, public_pem, refuses, shipped
+from tests.servers.vault import PROXY_POD, ROOT, approle, public_pem, refuses, shipped
 from tests.support import make_claims
 from tests.unit.broker.key_time import Ring
 
 pytestmark = pytest.mark.openbao
 
 README = ROOT / "deploy" / "vault" / "README.md"
+CLUSTER = "https://cluster.example.com:6443"
 SIGNING = ("daypass-access", "daypass-launch", "daypass-renewal")
 BEYOND_PROXY = [
     ("LIST", "secret/metadata/llm", None),
@@ -151,18 +153,23 @@ def test_the_commands_of_the_readme(
     for name in ("proxy", "broker"):
         (tmp_path / f"{name}.hcl").write_text(shipped(name))
     pair = SigningPair("RS256", "one")
-    Authority(tmp_path)
-    (tmp_path / "ca.pem").rename(tmp_path / "ca.crt")
+    authority = Authority(tmp_path)
+    (tmp_path / "ca.crt").write_text(authority.file.read_text())
     (tmp_path / "issuer.pem").write_text(public_pem(pair))
+    (tmp_path / "reviewer.jwt").write_text("reviewer\n")
     blocks = re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)
     commands = [line for block in blocks for line in block.splitlines()]
     assert len(commands) == 17
     said: dict[str, str] = {}
-    with OpenBao.start(tmp_path_factory.mktemp("openbao")) as bao:
+    with (
+        Cluster(authority) as cluster,
+        OpenBao.start(tmp_path_factory.mktemp("openbao")) as bao,
+    ):
+        cluster.allowed = {"reviewer"}
         bao.request("DELETE", "sys/mounts/secret")  # only a server for development begins with one
         environment = {"BAO_ADDR": bao.address, "BAO_TOKEN": bao.root_token, "HOME": str(tmp_path)}
         for command in commands:
-            program, *words = shlex.split(command)
+            program, *words = shlex.split(command.replace(CLUSTER, cluster.url))
             assert program == "bao"
             done = subprocess.run(
                 [binary(), *words], cwd=tmp_path, env=environment, capture_output=True, text=True
@@ -172,6 +179,7 @@ def test_the_commands_of_the_readme(
         for settings in (
             by_approle(bao, said, tmp_path / "secret-id"),
             by_jwt(bao, pair, tmp_path / "jwt"),
+            by_kubernetes(bao, cluster, tmp_path / "token"),
         ):
             vault = Vault(settings)
             assert vault.read("secret", "llm/acme", "api_key") == Secret("sk-ant-of-acme")
@@ -191,3 +199,15 @@ def by_jwt(bao: OpenBao, pair: SigningPair, file: Path) -> VaultSettings:
     claims = {"sub": "system:serviceaccount:daypass:daypass-proxy", "aud": "vault", "exp": now + 60}
     file.write_text(sign(pair, {"alg": "RS256"}, claims | {"iat": now}))
     return VaultSettings(bao.address, role="daypass-proxy", jwt_file=file)
+
+
+def by_kubernetes(bao: OpenBao, cluster: Cluster, file: Path) -> VaultSettings:
+    """A pod's token for Vault alone, which the API server itself would not take."""
+    cluster.add(PROXY_POD)
+    known = {
+        "namespace": PROXY_POD.namespace,
+        "pod": {"name": PROXY_POD.name, "uid": PROXY_POD.uid},
+        "serviceaccount": {"name": PROXY_POD.account, "uid": PROXY_POD.account_uid},
+    }
+    file.write_text(cluster.token(PROXY_POD, ["vault"], time.time(), **{"kubernetes.io": known}))
+    return VaultSettings(bao.address, auth=Auth.KUBERNETES, role="daypass-proxy", jwt_file=file)

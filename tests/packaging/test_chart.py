@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import tomllib
 from kubernetes_validate import utils
 
 from tests.packaging import chart_pages
-from tests.packaging.chart_values import KINDS, manifests, values
+from tests.packaging.chart_values import KINDS, manifests, of_kind, values
 from tests.servers.chart import CHART, Manifest, render, workloads
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,6 +96,51 @@ def test_a_long_release_name_stays_within_the_limits() -> None:
     assert {each["kind"] for each in found} >= {"Job", "Deployment", "Service"}
 
 
+@pytest.mark.parametrize(
+    ("release", "wanted"),
+    [
+        ("team.a", {}),
+        ("daypass", {"fullnameOverride": "team.a", "nameOverride": "gate.way"}),
+        ("2026", {"fullnameOverride": "llm"}),
+    ],
+)
+def test_whatever_a_release_is_called_its_names_are_taken(
+    release: str, wanted: dict[str, Any]
+) -> None:
+    """Services have names without dots, and labels are text, not numbers."""
+    found = render(wanted, name=release)
+    for each in found:
+        check(each, NEWEST)
+    names = of_kind(found, "Service")
+    assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name) for name in names)
+
+
+def test_a_version_that_names_its_build_makes_labels(tmp_path: Path) -> None:
+    """A chart of version 0.1.0+sha.1, as some tools pack it, has labels that Kubernetes takes."""
+    copy = tmp_path / "daypass"
+    shutil.copytree(CHART, copy)
+    text = (copy / "Chart.yaml").read_text("utf-8")
+    changed = re.sub(r"^((?:v|appV)ersion: .*?)(?=\"?$)", r"\1+sha.1", text, flags=re.M)
+    assert changed.count("+sha.1") == 2
+    (copy / "Chart.yaml").write_text(changed, "utf-8")
+    for each in render({"image": {"broker": {"tag": "1"}, "proxy": {"tag": "1"}}}, folder=copy):
+        for value in each["metadata"]["labels"].values():
+            assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", value)
+
+
+def test_two_releases_share_a_namespace() -> None:
+    """No object of one bears a name of the other, and no certificate lies in the other's Secret."""
+    wanted = {"tls": {"certManager": {"enabled": True, "issuerRef": {"name": "ca"}}}}
+    one, two = (render(wanted, name=name) for name in ("daypass", "daypass-eu"))
+    names = [{(m["kind"], m["metadata"]["name"]) for m in release} for release in (one, two)]
+    assert not names[0] & names[1]
+    secrets = [
+        {each["spec"]["secretName"] for each in of_kind(release, "Certificate").values()}
+        for release in (one, two)
+    ]
+    assert len(secrets[0] | secrets[1]) == 4
+
+
 def test_images_are_of_the_chart_s_version() -> None:
     """Without a word about it the tag is the app's version, which is that of the packages."""
     project = tomllib.loads((ROOT / "broker/pyproject.toml").read_text("utf-8"))["project"]
@@ -136,6 +182,8 @@ REFUSED_BY_SCHEMA: list[tuple[str, dict[str, Any]]] = [
     ("a key as setting", {"proxy": {"settings": {"DAYPASS_CALL_SECONDS": "sk-ant-x"}}}),
     ("latest", {"image": {"proxy": {"tag": "latest"}}}),
     ("root", {"userId": 0}),
+    ("a pod as another one", {"podLabels": {"app.kubernetes.io/component": "proxy"}}),
+    ("a pod of another release", {"podLabels": {"app.kubernetes.io/instance": "x"}}),
     ("no limit of memory", {"proxy": {"resources": {"limits": None}}}),
     ("no sandboxes", {"networkPolicies": {"sandboxNamespaces": None}}),
     ("all namespaces", {"networkPolicies": {"sandboxNamespaces": [{}]}}),
@@ -155,6 +203,15 @@ def test_the_schema_refuses(what: str, wrong: dict[str, Any]) -> None:
 REFUSED_TOGETHER: list[tuple[str, dict[str, Any]]] = [
     ("share one directory", {"broker": {"signing": "file", "replicas": 2}}),
     ("needs vault.address", {"vault": {"address": ""}}),
+    (
+        "broker.keysMove is between",
+        {
+            "vault": {"address": ""},
+            "broker": {"signing": "file", "replicas": 1, "keysMove": True},
+        },
+    ),
+    ("share one directory", {"broker": {"keysMove": True, "replicas": 2}}),
+    ("begins with a letter", {"fullnameOverride": "1st"}),
     (
         "a provider key is at vault://",
         {"vault": {"address": ""}, "broker": {"signing": "file", "replicas": 1}},
@@ -225,12 +282,25 @@ def test_notes_tell_the_next_steps() -> None:
     assert "kubectl -n two exec deployment/one-daypass-broker -- python -m daypass_broker" in text
     assert "credential create --role admin" in text
     assert "networkPolicies.database is empty" in text
+    assert "limits.memory" not in text
+    open_wide = {
+        "networkPolicies": {"enabled": False},
+        "broker": {"trustedProxies": ["10.0.0.0/8"]},
+        "proxy": {"workers": 2},
+    }
+    warned = helm_python.Chart.load(CHART).render(open_wide)["daypass/templates/NOTES.txt"]
+    assert "say to the broker where they are" in warned
+    assert "limits.memory is 2Gi with proxy.workers=2" in warned
     quiet = helm_python.Chart.load(CHART).render(values("ha"), name="one", namespace="two")
     assert "is empty" not in quiet["daypass/templates/NOTES.txt"]
 
 
 def test_the_chart_can_be_packed(tmp_path: Path) -> None:
-    """The archive holds everything: rendered from it, the manifests are the same."""
+    """The archive holds everything: rendered from it, the manifests are the same, and the example
+    that is spoken of at the end of an install is there.
+    """
     archive = helm_python.package(CHART, destination=tmp_path)
+    files = {each["name"] for each in helm_python.Chart.load(archive).files}
+    assert "examples/agent-namespace.yaml" in files
     packed = helm_python.Chart.load(archive).render({}, name="daypass", namespace="daypass")
     assert packed == helm_python.Chart.load(CHART).render({}, name="daypass", namespace="daypass")

@@ -349,6 +349,16 @@ def test_metrics_of_both_are_scraped_by_one_monitor() -> None:
     assert of_kind(manifests("default"), "ServiceMonitor") == {}
 
 
+def test_an_installation_that_is_gone_is_missed_beside_others() -> None:
+    """Where the operator scrapes, the alerts of nothing at all look at the release's namespace."""
+    (rule,) = of_kind(manifests("ha"), "PrometheusRule").values()
+    alerts = {each["alert"]: each["expr"] for g in rule["spec"]["groups"] for each in g["rules"]}
+    assert alerts["DaypassProxyGone"] == 'absent(daypass_build_info{namespace="daypass"})'
+    assert alerts["DaypassBrokerGone"] == 'absent(daypass_broker_build_info{namespace="daypass"})'
+    (alone,) = of_kind(render({"monitoring": {"prometheusRule": True}}), "PrometheusRule").values()
+    assert "namespace=" not in str(alone["spec"])
+
+
 def test_services_lead_to_the_pods() -> None:
     """Each Service selects the pods of one component by their labels, and ports by name."""
     for kind in KINDS:

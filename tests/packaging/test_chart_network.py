@@ -204,6 +204,19 @@ def test_the_migration_s_policy_is_there_before_the_migration() -> None:
     assert weight["ServiceAccount"] < weight["Job"]
 
 
+def test_an_empty_list_opens_nothing() -> None:
+    """Without DNS and networks of the API server there is no rule: one without peers would be for
+    all of them.
+    """
+    shut: dict[str, Any] = {"dnsPods": [], "kubernetesApiCidrs": [], "issuers": False}
+    wanted = {"networkPolicies": shut, "broker": {"tokenReview": True}}
+    found = list(policies_of(render(wanted), HERE))
+    for component in ("proxy", "broker", "migrate", "test"):
+        assert not allowed(found, ours(component), PROVIDER, 53, protocol="UDP")
+    assert not allowed(found, BROKER, API, 6443)
+    assert allowed(found, MIGRATE, POSTGRES, DATABASE)
+
+
 def test_without_policies_none_is_made() -> None:
     """`networkPolicies.enabled=false` leaves the network to the cluster."""
     assert list(policies_of(render({"networkPolicies": {"enabled": False}}), HERE)) == []

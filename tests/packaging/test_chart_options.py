@@ -75,6 +75,8 @@ MORE_SECRETS: Data = {
     "issuers-ca": {"ca.crt": PEM},
     "provider-ca": {"ca.pem": PEM},
     "egress": {"url": "http://user:p%40ss@egress.example.com:3128"},
+    "x-gate-proxy-tls": SECRETS["daypass-proxy-tls"],
+    "x-gate-broker-tls": SECRETS["daypass-broker-tls"],
 }
 MORE_MAPS: Data = {"upstreams": {"upstreams.json": "{}"}, "prices": {"prices.json": "{}"}}
 
@@ -142,6 +144,76 @@ def test_pods_are_placed_as_asked(component: str) -> None:
     assert template["metadata"]["labels"]["team"] == "platform"
     account = of_kind(manifests(), "ServiceAccount")[f"x-gate-{component}"]
     assert account["metadata"]["annotations"] == PLACEMENT["serviceAccountAnnotations"]
+
+
+def test_what_runs_now_and_then_is_placed_with_the_rest() -> None:
+    """Migration and prune run where the broker may, the test where the proxy may."""
+    placed = {name: PLACEMENT[name] for name in ("nodeSelector", "tolerations")}
+    found = render({"broker": placed, "proxy": placed, "prune": {"enabled": True}})
+    for component in ("migrate", "prune", "test"):
+        pod = workloads(found)[component].pod
+        assert {name: pod[name] for name in placed} == placed
+
+
+def test_large_numbers_arrive_in_digits(tmp_path: Path) -> None:
+    """A number of a values file is a float to helm; no setting and no user becomes 1e+08."""
+    settings = {"DAYPASS_MAX_BODY_BYTES": 134217728, "DAYPASS_LAG_SECONDS": 0.00005}
+    wanted = {"userId": 1000700000, "proxy": {"settings": settings}}
+    pod = workloads(render(wanted), secrets=SECRETS)["proxy"]
+    proxy = proxy_settings.load(pod.lay_out(tmp_path))
+    assert proxy.max_body_bytes == 134217728
+    assert proxy.server.lag_seconds == 0.00005
+    assert isinstance(pod.uid, int)
+    assert pod.uid == 1000700000
+
+
+def test_resources_are_what_kubernetes_takes() -> None:
+    """Halves of a core and decimal units are quantities too."""
+    own = {"requests": {"cpu": 0.5, "memory": "500M"}, "limits": {"memory": "2G"}}
+    for manifest in render({"proxy": {"resources": own}}):
+        kubernetes_validate.validate(manifest, "1.37", strict=True)
+
+
+@pytest.mark.parametrize("signing", ["file", "transit"])
+def test_while_signing_keys_move_both_stores_are_at_hand(signing: str, tmp_path: Path) -> None:
+    """`broker.keysMove` gives the broker the volume and Vault, whichever makes the new keys."""
+    wanted = {"signing": signing, "keysMove": True, "replicas": 1}
+    found = render({"broker": wanted})
+    pod = workloads(found, secrets=SECRETS)["broker"]
+    keys = broker_settings.load(pod.lay_out(tmp_path)).keys
+    assert keys.store == signing
+    assert keys.directory is not None
+    assert keys.vault is not None
+    assert pod.mount("/var/lib/daypass").writable
+    assert pod.mount("/var/lib/daypass").name in of_kind(found, "PersistentVolumeClaim")
+    assert of_kind(found, "Deployment")["daypass-broker"]["spec"]["strategy"]["type"] == "Recreate"
+
+
+def test_token_requests_go_by_plain_http_whatever_leads_to_the_proxy() -> None:
+    """What makes a controller speak https to the proxy can be undone for the broker, and is for
+    ingress-nginx.
+    """
+    https = {"nginx.ingress.kubernetes.io/backend-protocol": "HTTPS", "x.org/server-ssl": "true"}
+    own = {"annotations": https, "tokenAnnotations": {"x.org/server-ssl": "false"}}
+    place = {"enabled": True, "host": "llm.example.com", "tlsSecret": "x", "tokenToBroker": True}
+    found = of_kind(render({"ingress": place | own}), "Ingress")
+    assert https.items() <= found["daypass-proxy"]["metadata"]["annotations"].items()
+    token = found["daypass-token"]["metadata"]["annotations"]
+    assert token["x.org/server-ssl"] == "false"
+    assert "nginx.ingress.kubernetes.io/backend-protocol" not in token
+    # What no broker took is tried at another: nobody else does, and what was sent nginx sends once.
+    assert token["nginx.ingress.kubernetes.io/proxy-next-upstream"] == "error timeout"
+
+
+@pytest.mark.parametrize("host", ["10.1.2.3", "[fd00::1]"])
+def test_an_address_in_the_public_url_is_one_in_the_certificate(host: str) -> None:
+    """An address is no DNS name: clients compare it with addresses."""
+    manager = {"enabled": True, "issuerRef": {"name": "ca"}}
+    found = render({"publicUrl": f"https://{host}:8443", "tls": {"certManager": manager}})
+    certificate = of_kind(found, "Certificate")["daypass-proxy"]["spec"]
+    assert certificate["ipAddresses"] == [host.strip("[]")]
+    assert not any("10.1" in name or ":" in name for name in certificate["dnsNames"])
+    assert "ipAddresses" not in of_kind(found, "Certificate")["daypass-broker-admin"]["spec"]
 
 
 def test_without_tls_the_urls_say_so(tmp_path: Path) -> None:

@@ -114,6 +114,17 @@ def test_only_declared_places_are_written(kind: str, component: str) -> None:
     assert writable == allowed
 
 
+@pytest.mark.parametrize("openshift", [False, True])
+def test_the_cluster_opens_no_key_file_to_the_group(openshift: bool) -> None:
+    """Volumes are given to the group once, not file by file at each start: a broker refuses a
+    signing key that others may read.
+    """
+    broker = {"signing": "file", "replicas": 1}
+    found = render({"openshift": openshift, "broker": broker, "prune": {"enabled": True}})
+    for pod in workloads(found).values():
+        assert pod.pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_part_has_an_account_of_its_own(kind: str) -> None:
     """An account for each, none of which lets its token be mounted; the test pod has none."""

@@ -91,12 +91,14 @@ def test_bases_are_named_by_a_version_and_can_be_pinned(name: str) -> None:
     assert re.fullmatch(r"docker\.io/library/python:3\.\d+-slim-\w+", arguments["BASE"])
     version = re.search(r"UV_VERSION := (\S+)", (ROOT / "Makefile").read_text("utf-8"))
     assert version is not None
-    assert f"uv=={version[1]}\n" in text
+    assert f"uv=={version[1]} \\\n" in (IMAGES / "build.txt").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_comes_from_outside_has_its_hash(name: str) -> None:
-    """Dependencies are those of the lock file, by hash; our own wheels are installed offline."""
+    """Dependencies are those of the lock file, by hash, and so is what builds them; our own wheels
+    are installed offline.
+    """
     stage, _ = stages(name)
     export, lock, own = (
         [run for run in stage.all("RUN") if run.startswith(f"uv {word}")]
@@ -106,6 +108,11 @@ def test_what_comes_from_outside_has_its_hash(name: str) -> None:
     assert "-r locked.txt" in lock[0]
     assert "--no-index --no-deps" in own[-1]
     assert len(own) == 2
+    (installer,) = [run for run in stage.all("RUN") if run.startswith("python -m pip install")]
+    assert installer.endswith("--require-hashes -r build.txt")
+    builds = [run for run in stage.all("RUN") if run.startswith("uv build")]
+    assert builds
+    assert all("--require-hashes --build-constraints build.txt" in run for run in builds)
 
 
 @pytest.mark.parametrize("name", NAMES)

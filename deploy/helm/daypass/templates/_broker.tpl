@@ -31,10 +31,11 @@
 {{- end }}
 - name: DAYPASS_SIGNING
   value: {{ $values.signing }}
-{{- if eq $values.signing "file" }}
+{{- if include "daypass.keysOnVolume" . }}
 - name: DAYPASS_BROKER_KEYS_DIR
   value: /var/lib/daypass/keys
-{{- else }}
+{{- end }}
+{{- if include "daypass.keysInVault" . }}
 - name: DAYPASS_TRANSIT_MOUNT
   value: {{ .Values.vault.transitMount | quote }}
 - name: DAYPASS_TRANSIT_KEY
@@ -63,7 +64,7 @@
 - {name: tmp, mountPath: /tmp}
 {{- include "daypass.databaseMounts" . }}
 {{- include "daypass.vaultMounts" . }}
-{{- if eq $root.Values.broker.signing "file" }}
+{{- if include "daypass.keysOnVolume" $root }}
 - {name: keys, mountPath: /var/lib/daypass}
 {{- end }}
 {{- if $root.Values.tls.enabled }}
@@ -88,7 +89,7 @@
 - {name: tmp, emptyDir: {sizeLimit: 64Mi}}
 {{- include "daypass.databaseVolumes" . }}
 {{- include "daypass.vaultVolumes" . }}
-{{- if eq $root.Values.broker.signing "file" }}
+{{- if include "daypass.keysOnVolume" $root }}
 - name: keys
   persistentVolumeClaim:
     claimName: {{ default (printf "%s-keys" (include "daypass.fullname" $root)) $root.Values.broker.keys.existingClaim }}
@@ -96,11 +97,11 @@
 {{- if $root.Values.tls.enabled }}
 - name: tls
   secret:
-    secretName: {{ $root.Values.tls.brokerSecret }}
+    secretName: {{ include "daypass.tlsSecret" (dict "root" $root "component" "broker") }}
     defaultMode: 0440
     items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]
 {{- if $root.Values.tls.handOutCa }}
-{{ include "daypass.secretFile" (dict "volume" "proxy-ca" "secret" $root.Values.tls.proxySecret "key" "ca.crt" "path" "ca.crt") }}
+{{ include "daypass.secretFile" (dict "volume" "proxy-ca" "secret" (include "daypass.tlsSecret" (dict "root" $root "component" "proxy")) "key" "ca.crt" "path" "ca.crt") }}
 {{- end }}
 {{- end }}
 {{- with $root.Values.broker.webhooks.existingSecret }}

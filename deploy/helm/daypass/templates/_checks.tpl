@@ -1,6 +1,7 @@
 {{/* What the schema cannot say: values that do not go together, each with a sentence that helps. */}}
 
 {{- define "daypass.checks" -}}
+{{- include "daypass.checkName" . -}}
 {{- include "daypass.checkBroker" . -}}
 {{- include "daypass.checkVault" . -}}
 {{- include "daypass.checkProviders" . -}}
@@ -8,13 +9,22 @@
 {{- include "daypass.checkDatabase" . -}}
 {{- end -}}
 
+{{- define "daypass.checkName" -}}
+{{- if not (regexMatch "^[a-z]" (include "daypass.fullname" .)) -}}
+{{- fail (printf "the name of a Service begins with a letter, not as in %s: set fullnameOverride" (include "daypass.fullname" .)) -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "daypass.checkBroker" -}}
 {{- $broker := .Values.broker -}}
 {{- if and (eq $broker.signing "transit") (not .Values.vault.address) -}}
 {{- fail "broker.signing is transit, which needs vault.address; without Vault set broker.signing=file and broker.replicas=1" -}}
 {{- end -}}
-{{- if and (eq $broker.signing "file") (gt (int $broker.replicas) 1) (ne $broker.keys.accessMode "ReadWriteMany") -}}
-{{- fail "several brokers with broker.signing=file share one directory: give broker.keys.accessMode=ReadWriteMany, or use transit, or broker.replicas=1" -}}
+{{- if and $broker.keysMove (not .Values.vault.address) -}}
+{{- fail "broker.keysMove is between a volume and Vault, which needs vault.address" -}}
+{{- end -}}
+{{- if and (include "daypass.keysOnVolume" .) (gt (int $broker.replicas) 1) (ne $broker.keys.accessMode "ReadWriteMany") -}}
+{{- fail "several brokers with broker.signing=file or broker.keysMove share one directory: give broker.keys.accessMode=ReadWriteMany, or use transit, or broker.replicas=1" -}}
 {{- end -}}
 {{- if and $broker.webhooks.existingSecret (not $broker.webhooks.vendors) -}}
 {{- fail "broker.webhooks.existingSecret needs broker.webhooks.vendors: which of its keys are in use" -}}

@@ -1,10 +1,15 @@
 {{/* Settings of the containers. Secrets come in as files, or by secretKeyRef where a file is no way. */}}
 
+{{/* A value as text. Numbers of a values file are floats, of which the usual text is 6.7108864e+07. */}}
+{{- define "daypass.plain" -}}
+{{- if kindIs "string" . }}{{ . }}{{ else }}{{ toJson . }}{{ end -}}
+{{- end -}}
+
 {{/* One variable, left out when empty. */}}
 {{- define "daypass.var" -}}
-{{- if not (or (kindIs "invalid" .value) (eq (toString .value) "")) }}
+{{- if .value }}
 - name: {{ .name }}
-  value: {{ .value | toString | quote }}
+  value: {{ .value | quote }}
 {{- end }}
 {{- end -}}
 
@@ -69,9 +74,18 @@
       - serviceAccountToken: {audience: {{ .audience | quote }}, expirationSeconds: 3600, path: token}
 {{- end -}}
 
+{{/* Where signing keys lie: on a volume, in Vault, or in both while they move. */}}
+{{- define "daypass.keysOnVolume" -}}
+{{- if or (eq .Values.broker.signing "file") .Values.broker.keysMove }}true{{ end -}}
+{{- end -}}
+
+{{- define "daypass.keysInVault" -}}
+{{- if or (eq .Values.broker.signing "transit") .Values.broker.keysMove }}true{{ end -}}
+{{- end -}}
+
 {{/* Whether a component talks to Vault: the broker to sign, the proxy for keys. */}}
 {{- define "daypass.usesVault" -}}
-{{- if and .root.Values.vault.address (or (eq .component "proxy") (eq .root.Values.broker.signing "transit")) }}true{{ end -}}
+{{- if and .root.Values.vault.address (or (eq .component "proxy") (include "daypass.keysInVault" .root)) }}true{{ end -}}
 {{- end -}}
 
 {{- define "daypass.vaultEnv" -}}
@@ -139,7 +153,7 @@
 {{- define "daypass.furtherEnv" -}}
 {{- range $name, $value := . }}
 - name: {{ $name }}
-  value: {{ $value | toString | quote }}
+  value: {{ include "daypass.plain" $value | quote }}
 {{- end }}
 {{- end -}}
 

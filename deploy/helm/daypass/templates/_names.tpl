@@ -4,30 +4,30 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* Begin of object names. A release may have dots in its name, a Service may not. */}}
 {{- define "daypass.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
 {{- $name := include "daypass.name" . -}}
-{{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
-{{- end -}}
-{{- end -}}
+{{- $usual := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- default $usual .Values.fullnameOverride | replace "." "-" | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* Quoted, since a release may be named 2026. */}}
 {{- define "daypass.selector" -}}
-app.kubernetes.io/name: {{ include "daypass.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "daypass.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
 {{- define "daypass.labels" -}}
 {{ include "daypass.selector" . }}
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ include "daypass.labelValue" .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+helm.sh/chart: {{ include "daypass.labelValue" (printf "%s-%s" .root.Chart.Name .root.Chart.Version) }}
+{{- end -}}
+
+{{/* A version may say of which build it is, by a sign that no label may hold: 0.1.0+abc. */}}
+{{- define "daypass.labelValue" -}}
+{{- replace "+" "_" . | trunc 63 | trimSuffix "-" | trimSuffix "_" | trimSuffix "." -}}
 {{- end -}}
 
 {{- define "daypass.image" -}}
@@ -70,6 +70,18 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{/* How many pods there are at least: of the proxy, with autoscaling or without. */}}
 {{- define "daypass.fewestProxies" -}}
 {{- ternary .Values.proxy.autoscaling.minReplicas .Values.proxy.replicas .Values.proxy.autoscaling.enabled -}}
+{{- end -}}
+
+{{/* Secret with the certificate of proxy or broker. */}}
+{{- define "daypass.tlsSecret" -}}
+{{- default (printf "%s-%s-tls" (include "daypass.fullname" .root) .component) (index .root.Values.tls (printf "%sSecret" .component)) -}}
+{{- end -}}
+
+{{/* A quantity of memory in MiB. */}}
+{{- define "daypass.mebibytes" -}}
+{{- $text := include "daypass.plain" . -}}
+{{- $units := dict "" 1 "m" 0.001 "k" 1000 "Ki" 1024 "M" 1000000 "Mi" 1048576 "G" 1000000000 "Gi" 1073741824 "T" 1000000000000 "Ti" 1099511627776 -}}
+{{- divf (mulf (regexFind "^[0-9.]+" $text) (index $units (regexFind "[A-Za-z]*$" $text))) 1048576 | int -}}
 {{- end -}}
 
 {{/*

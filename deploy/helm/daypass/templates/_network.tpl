@@ -36,7 +36,9 @@ podSelector:
 {{- end }}
 {{- end -}}
 
+{{/* No rule at all without a peer: Kubernetes takes an empty list for everybody. */}}
 {{- define "daypass.toDns" -}}
+{{- if or .Values.networkPolicies.dnsPods .Values.networkPolicies.dnsCidrs }}
 - to:
     {{- range .Values.networkPolicies.dnsPods }}
     - namespaceSelector:
@@ -52,6 +54,7 @@ podSelector:
     - {protocol: UDP, port: {{ . }}}
     - {protocol: TCP, port: {{ . }}}
     {{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "daypass.toDatabase" -}}

@@ -6,11 +6,13 @@ enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
   seccompProfile: {type: RuntimeDefault}
-  {{- if not .root.Values.openshift }}
-  runAsUser: {{ .root.Values.userId }}
-  runAsGroup: {{ .root.Values.userId }}
-  fsGroup: {{ .root.Values.userId }}
+  # Otherwise the files of a volume, signing keys among them, are opened to the group at each start.
   fsGroupChangePolicy: OnRootMismatch
+  {{- if not .root.Values.openshift }}
+  {{- $user := int64 .root.Values.userId }}
+  runAsUser: {{ $user }}
+  runAsGroup: {{ $user }}
+  fsGroup: {{ $user }}
   {{- end }}
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
@@ -28,13 +30,18 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{- define "daypass.placement" -}}
-{{- with .values.nodeSelector }}
+{{/* On which nodes pods may run. */}}
+{{- define "daypass.nodes" -}}
+{{- with .nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .values.tolerations }}
+{{- with .tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{- define "daypass.placement" -}}
+{{- include "daypass.nodes" .values }}
 {{- with .values.affinity }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -84,6 +91,7 @@ spec:
   restartPolicy: Never
   serviceAccountName: {{ include "daypass.fullname" .root }}-{{ .component }}
   {{- include "daypass.podSecurity" . | nindent 2 }}
+  {{- include "daypass.nodes" .root.Values.broker | nindent 2 }}
   containers:
     - name: {{ .component }}
       image: {{ include "daypass.image" (dict "root" .root "image" "broker") }}

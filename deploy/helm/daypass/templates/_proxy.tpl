@@ -97,7 +97,7 @@
 {{- if .root.Values.tls.enabled }}
 - name: tls
   secret:
-    secretName: {{ .root.Values.tls.proxySecret }}
+    secretName: {{ include "daypass.tlsSecret" . }}
     defaultMode: 0440
     items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]
 {{- end }}
