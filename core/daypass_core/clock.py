@@ -4,12 +4,15 @@ Services use `StoreClock`: the database's time, so that broker and proxies agree
 the second however their own clocks drift, carried forward by the monotonic clock between looks.
 """
 
+import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 TIME_HEADER = "x-daypass-time"
 """Header of the broker's key set: its time in epoch seconds, with three decimals."""
+SLOWER = 0.01
+"""By this part a clock that is ahead of the store runs slower, until both agree."""
 
 
 class Clock(Protocol):
@@ -36,31 +39,47 @@ class SystemClock:
         return time.monotonic()
 
 
+class _Anchor(NamedTuple):
+    """The store's time less the monotonic one, and how far ahead we were at monotonic `since`."""
+
+    offset: float
+    ahead: float
+    since: float
+
+    def at(self, monotonic: float) -> float:
+        left = self.ahead - SLOWER * (monotonic - self.since)
+        return monotonic + self.offset + max(left, 0.0)
+
+
 class StoreClock:
     """The store's clock, carried forward monotonically from the last time it was seen."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic: Callable[[], float] = monotonic
         """The monotonic time in seconds that carries this clock."""
-        # Store time minus monotonic time. One attribute, replaced whole: safe to read from any
-        # thread while another one calls set().
-        self._offset: float | None = None
+        # One attribute, replaced whole: safe to read from any thread while another calls set().
+        self._anchor: _Anchor | None = None
+        self._setting = threading.Lock()
 
     def set(self, epoch_seconds: float) -> None:
         """Re-anchor to the store's time just read.
 
         A store that seems to go back (fail-over, a slow reply) is not followed: a token once
-        refused as expired must stay refused.
+        refused as expired must stay refused. But neither is it left behind for ever, or an
+        oscillator that is a little fast would in weeks make every token look old: what we are
+        ahead is given back slowly (`SLOWER`).
         """
-        offset = epoch_seconds - self.monotonic()
-        if self._offset is None or offset > self._offset:
-            self._offset = offset
+        with self._setting:
+            now = self.monotonic()
+            ahead = 0.0 if self._anchor is None else self._anchor.at(now) - epoch_seconds
+            self._anchor = _Anchor(epoch_seconds - now, max(ahead, 0.0), now)
 
     def now(self) -> float:
         """Return the store's time in epoch seconds.
 
         Raises RuntimeError before the first `set`: without the store's time nothing can be judged.
         """
-        if self._offset is None:
+        anchor = self._anchor
+        if anchor is None:
             raise RuntimeError("store clock read before the store was reached; call set() first")
-        return self.monotonic() + self._offset
+        return anchor.at(self.monotonic())

@@ -99,7 +99,9 @@ class Vault:
         if not isinstance(values, dict):  # null data: a deleted version, or a KV v1 mount
             raise VaultMissing(f"vault {where} has no current version")
         value = values.get(field)
-        if not isinstance(value, str) or not value:
+        # Without its last line break, as that of a file: `bao kv put … api_key=-` leaves one.
+        value = value.rstrip("\r\n") if isinstance(value, str) else None
+        if not value:
             raise VaultMissing(f"vault {where} has no text in field {field}")
         event(
             log,
@@ -148,6 +150,7 @@ class Vault:
         return hvac.Client(
             url=settings.address,
             token="",  # never from VAULT_TOKEN or ~/.vault-token
+            cert=("", ""),  # nor from VAULT_CLIENT_CERT
             timeout=TIMEOUT,
             allow_redirects=False,  # the token header would follow
             session=self._http,
@@ -170,6 +173,7 @@ class _Door:
         self.plain = connect(settings, None)
         self.given = settings.token is not None or settings.token_file is not None
         self._of_a_file = settings.token_file is not None
+        self._may_look = False
 
     @property
     def words(self) -> str:
@@ -185,26 +189,46 @@ class _Door:
             return Granted(self._life_of_given() if self._of_a_file else 0.0)
         asked, what = self._login.request(), f"vault {self.words}"
         fields = asked.public | {name: each.reveal() for name, each in asked.secret.items()}
-        answer = translated(
-            lambda: self._stranger.adapter.post(asked.path, json=fields),
-            what,
-            f"mount, role and {', '.join(asked.secret)}, and whether the method can be asked",
-        )
+        try:
+            answer = translated(
+                lambda: self._stranger.adapter.post(asked.path, json=fields),
+                what,
+                f"mount, role and {', '.join(asked.secret)}, and whether the method can be asked",
+            )
+        except VaultMissing:
+            # It is said of the login: that a secret is gone nobody has said.
+            raise VaultRefused(f"{what} was refused; there is no such mount") from None
         auth = body_of(answer, what).get("auth")
         if not isinstance(auth, dict) or not isinstance(auth.get("client_token"), str):
             raise VaultUnavailable(f"{what} answered without a token")
         self.client.token = auth["client_token"]
         return Granted(float(auth.get("lease_duration") or 0))
 
+    def ended(self) -> bool:
+        # A token that may not look at itself is refused as one that has ended: if it never could,
+        # nobody knows.
+        try:
+            self._look_up()
+        except VaultRefused:
+            return self._may_look
+        except VaultError:
+            return False
+        return False
+
     def _life_of_given(self) -> float:
         """Return how long a token from a file lives, 0 when its policy does not let it know."""
-        what = "vault token lookup"
         try:
-            answer = translated(lambda: self.client.auth.token.lookup_self(), what)
+            return float(self._look_up().get("ttl") or 0)
         except (VaultRefused, VaultMissing, VaultBusy):
             return 0.0
+
+    def _look_up(self) -> dict[str, Any]:
+        """Return what Vault knows of the token in use; raises VaultError."""
+        what = "vault token lookup"
+        answer = translated(lambda: self.client.auth.token.lookup_self(), what)
         data = body_of(answer, what).get("data")
-        return float(data.get("ttl") or 0) if isinstance(data, dict) else 0.0
+        self._may_look = isinstance(data, dict)
+        return data if isinstance(data, dict) else {}
 
 
 def _with_request_id(request: requests.PreparedRequest) -> requests.PreparedRequest:

@@ -5,11 +5,11 @@ The difference matters to callers: `VaultUnavailable` passes (keep the last good
 mount, path and field, never values. Used by `vault`; nobody else sees an exception of hvac.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import hvac.exceptions as vault_errors
-import requests  # noqa: TID251  hvac lets its exceptions through; no request is made with it here
 
 _T = TypeVar("_T")
 # Vault answers 403 to a bad token, an expired one and a missing policy alike.
@@ -27,7 +27,7 @@ class VaultError(Exception):
 
 
 class VaultUnavailable(VaultError):
-    """Vault cannot answer now: down, sealed, too slow, redirecting."""
+    """Vault cannot answer now: down, sealed, too slow, redirecting, or another answers for it."""
 
 
 class VaultBusy(VaultUnavailable):
@@ -50,7 +50,9 @@ def translated(request: Callable[[], _T], what: str, check: str = "token, policy
     """
     try:
         return request()
-    except vault_errors.InvalidPath:
+    except vault_errors.InvalidPath as error:
+        if not _is_of_vault(error):
+            raise VaultUnavailable(f"{what} failed: the answer 404 is not Vault's") from None
         raise VaultMissing(f"{what}: no such path or its latest version is deleted") from None
     except _REFUSED:
         raise VaultRefused(f"{what} was refused; check {check}") from None
@@ -58,8 +60,19 @@ def translated(request: Callable[[], _T], what: str, check: str = "token, policy
         raise VaultUnavailable(f"{what} failed: sealed or in standby") from None
     except vault_errors.RateLimitExceeded:
         raise VaultBusy(f"{what} failed: RateLimitExceeded") from None
-    except (vault_errors.VaultError, requests.RequestException, ValueError) as error:
+    except Exception as error:
+        # Of requests, of the system where a CA file is being replaced, and whatever hvac stumbles
+        # over in an answer that is not Vault's: whoever keeps keys fresh must live on.
         _unavailable(what, error)
+
+
+def _is_of_vault(error: vault_errors.VaultError) -> bool:
+    """Say whether a 404 is Vault's own; what stands before it may have one for "not now"."""
+    try:
+        said = json.loads(error.text or "")
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and not said.keys().isdisjoint({"errors", "data"})
 
 
 def _unavailable(what: str, error: Exception) -> NoReturn:

@@ -48,6 +48,10 @@ class Door(Protocol):
         """Return what changes when there is a new token to be had without asking Vault."""
         ...
 
+    def ended(self) -> bool:
+        """Say whether Vault does not know the token in use any more, as far as it tells; blocks."""
+        ...
+
     @property
     def given(self) -> bool:
         """Whether the token is given to us, so that Vault is not asked for one."""
@@ -74,6 +78,7 @@ class Session:
         self._jitter = jitter
         self._lock = threading.Lock()
         self._logins = 0
+        self._since = 0.0
         self._due = 0.0  # infinity for tokens whose end is not known
         self._ends = 0.0
         self._stamp: Stamp = None
@@ -132,7 +137,10 @@ class Session:
             if self._door.given and self._door.stamp() == self._stamp:
                 return False
             if now < self._useless_until or now < self._not_before:
-                return False
+                # Others' refusals hold this one back; but not if it is the token after all.
+                young = now < self._since + FIRST_PAUSE_SECONDS
+                if young or now < self._not_before or not self._door.ended():
+                    return False
             # Doubled now, and taken back when the new token is of use: who may not read one path
             # must not log in at each look at it.
             self._useless_until = now + self._spread(self._useless_pause)
@@ -146,7 +154,8 @@ class Session:
             self._useless_pause = FIRST_PAUSE_SECONDS
 
     def _usable(self, now: float) -> bool:
-        return self._logins > 0 and now < self._ends
+        # Whoever gave a token may have renewed it since: its end is not ours to know.
+        return self._logins > 0 and (self._door.given or now < self._ends)
 
     def _log_in(self) -> None:
         stamp = self._door.stamp()
@@ -155,12 +164,13 @@ class Session:
         except VaultError as error:
             self._failed(error, stamp)
             raise
-        now = self._monotonic()
+        now = self._since = self._monotonic()
         spare = SPARE * (1 + 0.5 * self._jitter())
         self._due = now + granted.life * (1 - spare) if granted.life else float("inf")
-        self._ends = now + granted.life if granted.life else float("inf")
-        if self._door.given:
-            self._due = float("inf")  # whoever gave it replaces it
+        if granted.life:
+            self._ends = now + granted.life
+        elif not self._logins or stamp is None or stamp != self._stamp:
+            self._ends = float("inf")
         self._stamp, self._failure = stamp, None
         self._pause, self._not_before = FIRST_PAUSE_SECONDS, 0.0
         self._logins += 1
@@ -170,7 +180,8 @@ class Session:
     def _failed(self, error: VaultError, stamp: Stamp) -> None:
         self._stamp = stamp  # looked at once, while the token from before goes on
         # Reading a file again costs Vault nothing; asking one that is away holds a thread.
-        free = self._door.given and not isinstance(error, VaultUnavailable)
+        first = self._door.given and not self._logins
+        free = first and not isinstance(error, VaultUnavailable)
         pause = 0.0 if free else self._spread(self._pause)
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
         self._failure, self._not_before = error, self._monotonic() + pause

@@ -14,10 +14,8 @@ import asyncio
 import base64
 import random
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from logging import ERROR
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from daypass_core.clock import Clock
 from daypass_core.log import event, get_logger
@@ -29,21 +27,21 @@ from daypass_proxy.key_references import KeySource
 from daypass_proxy.keyring_held import Held
 from daypass_proxy.keyring_pool import KeyPool, PoolKey
 from daypass_proxy.keyring_tenants import KeyUnavailable, TenantKeys
+from daypass_proxy.keyring_threads import THREADS, ReadThreads
 from daypass_proxy.providers import Provider
 
 __all__ = ["KeyUnavailable", "Keyring", "SecretReader", "basic_credential"]
 
 log = get_logger(__name__)
-_T = TypeVar("_T")
 
+START_SECONDS = 15
+"""How long a start waits for keys."""
 REFRESH_SECONDS = 60
 REREAD_SECONDS = 10
 RETRY_SECONDS = 1
 """Between attempts to read a key that cannot be had, at first; the keyring's own double it."""
 LONGEST_RETRY_SECONDS = 10
 """The longest pause while Vault is away; what is refused or missing is looked for every minute."""
-THREADS = 4
-"""All that reading keys may ever hold, whatever hangs."""
 _AT_ONCE = THREADS - 1  # of the keyring's own reads: one thread is for calls that wait
 NO_KEY = "unused"
 """What an upstream that asks for no key is sent as one."""
@@ -95,7 +93,7 @@ class Keyring:
         self._jitter = jitter
         self._keyless = frozenset(keyless)
         self._exchanger = exchanger
-        self._threads = ThreadPoolExecutor(THREADS, "keyring")
+        self._threads = ReadThreads()
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._keeping: list[asyncio.Task[None]] = []
         self._reading: set[asyncio.Task[None]] = set()
@@ -110,9 +108,12 @@ class Keyring:
         """Whether any tenant has a pool; where none has, nobody needs to ask `pool`."""
 
     async def start(self) -> None:
-        """Read every key that is named, then keep them fresh; a failed read is logged only."""
+        """Read every key that is named, then keep them fresh; a failed read is logged only.
+
+        What takes longer than `START_SECONDS` is there when it comes.
+        """
         self._tenants.take_named()
-        await self.read_all()
+        await asyncio.wait([self._begin(self.read_all())], timeout=START_SECONDS)
         self._keeping.append(asyncio.create_task(self._keep_fresh(), name="keyring"))
 
     async def close(self) -> None:
@@ -121,7 +122,7 @@ class Keyring:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     @property
     def age(self) -> float | None:
@@ -154,7 +155,7 @@ class Keyring:
     @property
     def findings(self) -> dict[Reference, str | None]:
         """Why each key could not be read the last time; None where it was."""
-        return {held.reference: held.error for held in self._tenants}
+        return {held.reference: held.finding for held in self._tenants}
 
     def pool(self, tenant: str, provider: str) -> KeyPool | None:
         """Return this tenant's keys at the provider where there are several."""
@@ -290,18 +291,14 @@ class Keyring:
         if self._vault is None:
             return
         try:
-            await self._in_thread(self._vault.reach)
-        except VaultError as error:
+            await self._threads.run("vault", self._vault.reach)
+        except Exception as error:  # as in _read: the refreshing of keys must not end with it
+            reason = str(error) if isinstance(error, VaultError) else type(error).__name__
             if self._reached is not False:
-                event(log, "vault_not_reached", level=ERROR, reason=str(error))
+                event(log, "vault_not_reached", level=ERROR, reason=reason)
             self._reached = False
         else:
             self._reached = True
-
-    async def _in_thread(self, work: Callable[..., _T], *values: object) -> _T:
-        # The context goes along: it has the id of the request that waits for this.
-        loop, context = asyncio.get_running_loop(), copy_context()
-        return await loop.run_in_executor(self._threads, context.run, work, *values)
 
     async def _read_locked(self, held: Held) -> None:
         async with self._few, held.lock:
@@ -309,18 +306,21 @@ class Keyring:
 
     async def _whatever_the_caller_does(self, reading: Coroutine[None, None, None]) -> None:
         """Wait for a read that all calls of a tenant wait for: who hangs up must not stop it."""
+        await asyncio.shield(self._begin(reading))
+
+    def _begin(self, reading: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(reading, name="keyring read")
         self._reading.add(task)
         task.add_done_callback(self._reading.discard)
-        await asyncio.shield(task)
+        return task
 
     async def _reread(self, held: Held, provider: Provider, refused: tuple[bytes, bytes]) -> None:
         async with held.lock:
             now = self._clock.monotonic()
             lately = held.reread_at is not None and now - held.reread_at < REREAD_SECONDS
             if not lately and not self._differs(held, provider, refused):
-                held.reread_at = now
                 await self._read(held)
+                held.reread_at = self._clock.monotonic()  # it may have taken longer than the pause
 
     async def _needed_read(self, held: Held) -> None:
         async with held.lock:
@@ -358,11 +358,11 @@ class Keyring:
     async def _get(self, reference: Reference) -> tuple[Secret, float | None]:
         """Return a key, and its life in seconds where it has an end."""
         if reference.kind != "federation":
-            return await self._in_thread(self._blocking_read, reference), None
+            return await self._threads.run(reference, self._blocking_read, reference), None
         if self._exchanger is None:
             raise Unusable("nothing to exchange identity tokens with")
         # Read at each exchange: whoever projects the file replaces it (case B23).
-        identity = await self._in_thread(read_secret_file, reference.path)
+        identity = await self._threads.run(reference, read_secret_file, reference.path)
         return await self._exchanger.exchange(reference.federation, identity.reveal())
 
     def _blocking_read(self, reference: Reference) -> Secret:

@@ -70,6 +70,11 @@ class Held:
         """Whether it is exchanged for an identity token, and ends by itself."""
         return self.reference.kind == "federation"
 
+    @property
+    def finding(self) -> str | None:
+        """Why it could not be read the last time; None where it was."""
+        return self.error or ("was not read in time" if self.secret is None else None)
+
     def usable(self, now: float) -> bool:
         """Say whether a call may go up with it."""
         if self.secret is None:
@@ -110,6 +115,7 @@ class Held:
 
         Tried every few seconds, it is told once a minute, or when it is another kind of fault.
         """
+        self.tried_at = now  # its end: whoever waited for it does not wait for the next one too
         same = self.error is not None and self.error.startswith(f"{type(error).__name__}:")
         self.error, self.passing = f"{type(error).__name__}: {error}", passing
         if same and self.told_at is not None and now - self.told_at < TELL_SECONDS:

@@ -315,7 +315,7 @@ class LedgerMachine(RuleBasedStateMachine):
         moment, ahead = self.clock.monotonic(), self.clock.now() - self.clock.monotonic()
         if ahead > self.ahead[worker] + JUMP_SECONDS:
             self.not_before[worker] = moment + LEASE
-        self.ahead[worker] = max(self.ahead[worker], ahead)
+        self.ahead[worker] = ahead
         reaps = moment >= self.not_before[worker]
         for row in self.model.calls:
             if row.state == "open" and row.worker == worker:

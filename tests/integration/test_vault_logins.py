@@ -200,6 +200,21 @@ def test_an_agent_that_replaces_its_token(bao: DurableBao, make: Make, tmp_path:
     assert read(vault) == Secret(KEY)
 
 
+def test_an_agent_that_renews_its_token(
+    bao: DurableBao, make: Make, clock: FakeClock, tmp_path: Path
+) -> None:
+    """A token that an agent renews without another word in the file is not told to end."""
+    file = tmp_path / "sink"
+    token = bao.token_for(["secret/llm/acme"], ttl="30s")
+    replace(file, token)
+    vault = make(VaultSettings(bao.address, token_file=file))
+    assert read(vault) == Secret(KEY)
+    bao.request("POST", "auth/token/renew-self", {"increment": "1h"}, token=token)
+    clock.advance(29)
+    assert read(vault) == Secret(KEY)
+    assert (vault.seconds_left or 0) > 3500
+
+
 def test_b13_tokens_that_reach_their_maximum_life(
     bao: DurableBao, make: Make, tmp_path: Path
 ) -> None:
@@ -245,6 +260,13 @@ def test_a_forbidden_path_is_no_reason_to_log_in(
         assert read(vault) == Secret(KEY)
         clock.advance(60)
     assert vault.logins["ok"] <= 20
+    # Nor is it one not to: the token ends, and the next read has another.
+    clock.advance(2)
+    with pytest.raises(VaultRefused):
+        vault.read("secret", "llm/globex", "api_key")
+    revoke_all(bao)
+    clock.advance(2)
+    assert read(vault) == Secret(KEY)
 
 
 def test_a_namespace(bao: DurableBao, make: Make, tmp_path: Path) -> None:
@@ -290,6 +312,9 @@ def test_the_authority_of_the_settings(
     token = Secret(bao.token_for(["secret/llm/acme"]))
     vault = make(VaultSettings(bao.address, token=token, ca_file=ca))
     with pytest.raises(VaultUnavailable, match="SSLError"):
+        read(vault)
+    ca.unlink()
+    with pytest.raises(VaultUnavailable, match="OSError"):
         read(vault)
     replace(ca, authority.file.read_text())
     assert read(vault) == Secret(KEY)

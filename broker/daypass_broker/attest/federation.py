@@ -121,6 +121,8 @@ class Federation:
                 await asyncio.to_thread(self._read)
             except db.StoreUnavailable:
                 event(log, "rules_not_read", level=logging.WARNING)
+                # Its end: of all that waited for it, nobody waits for the next one too.
+                started = self._monotonic()
             self._looked = started
             self._sets.forget({(rule.issuer, rule.keys.url) for rule in self._rules.values()})
 

@@ -18,7 +18,7 @@ REAPED_AT_ONCE = 200
 """Rows settled in one transaction at most, so that calls do not wait for a long one."""
 
 JUMP_SECONDS = 1.0
-"""How far the store's clock must get ahead of the machine's at once to have jumped."""
+"""How far the store's clock must get ahead of the machine's between two looks to have jumped."""
 
 log = get_logger(__name__)
 
@@ -94,7 +94,7 @@ class Leases:
                 seconds=round(now - moment - self._ahead),
             )
             self._not_before = moment + self.lease_ms / 1000
-        self._ahead = max(self._ahead, now - moment)
+        self._ahead = now - moment
         if self._open:
             span = min(self._open.values()), max(self._open.values())
             transaction.renew(self._open, now_ms + self.lease_ms, span)

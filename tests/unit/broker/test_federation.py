@@ -1,5 +1,6 @@
 """Assertions of a registered issuer, honest and hostile, through the whole gate over TLS."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import jwt
 import pytest
 import sqlalchemy as sa
 
-from daypass_broker import schema
+from daypass_broker import db, schema
 from daypass_broker.attest.federation import Workload
 from daypass_broker.oauth import OAuthError
 from daypass_broker.rule import Rule, State
@@ -147,6 +148,25 @@ async def test_a_disabled_rule_stops_at_the_next_look(gate: Gate, rule: Rule) ->
     gate.set_state(rule, State.ACTIVE)
     gate.rig.clock.advance(1)
     assert await gate.attest(gate.token(), rule)
+
+
+async def test_nobody_queues_for_a_store_that_hangs(
+    gate: Gate, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B32: all that wait for the rules go on with those in memory after the first failure."""
+    assert await gate.attest(gate.token(), rule)
+    asked, federation = list[float](), gate.federation
+
+    def hanging() -> None:
+        asked.append(gate.rig.clock.monotonic())
+        gate.rig.clock.advance(10)
+        raise db.StoreUnavailable("the database does not answer")
+
+    monkeypatch.setattr(federation, "_read", hanging)
+    gate.rig.clock.advance(1)
+    found = await asyncio.gather(*(gate.attest(gate.token(), rule) for _ in range(10)))
+    assert len(found) == 10
+    assert len(asked) == 1
 
 
 async def test_made_up_rules_cost_the_store_nothing(gate: Gate, rule: Rule) -> None:

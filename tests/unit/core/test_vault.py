@@ -117,6 +117,75 @@ def test_statuses(server: Answers, vault: Vault, status: int, error: type[VaultE
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<h1>default backend - 404</h1>", b"[]", b'"text"', b'{"message": "no route"}',
+     b'{"errors": [{"code": 7003}]}'],
+)  # fmt: skip
+def test_a_404_of_something_before_vault(server: Answers, vault: Vault, body: bytes) -> None:
+    """A proxy before Vault that knows no way to it does not say that a secret is gone."""
+    server.status, server.body = 404, body
+    server.headers = {"content-type": "application/json" if body[:1] in b'[{"' else "text/html"}
+    with pytest.raises(VaultUnavailable, match="secret/llm/acme"):
+        vault.read("secret", "llm/acme", "api_key")
+
+
+@pytest.mark.parametrize("body", [b"[]", b'"text"', b'{"errors": [{"a": 1}]}', b'{"errors": 5}'])
+@pytest.mark.parametrize("status", [403, 502])
+def test_errors_in_another_form(server: Answers, vault: Vault, status: int, body: bytes) -> None:
+    """JSON of something before Vault, which hvac does not foresee, is unavailable and no crash."""
+    server.status, server.body = status, body
+    server.headers = {"content-type": "application/json"}
+    for ask in (vault.reach, lambda: vault.read("secret", "llm/acme", "api_key")):
+        with pytest.raises(VaultUnavailable):
+            ask()
+
+
+def test_a_deleted_version(server: Answers, vault: Vault) -> None:
+    """Vault's own 404 of a deleted version has no errors, but metadata: it is missing."""
+    body = {"data": {"data": None, "metadata": {"version": 2, "deletion_time": "2026-12-01"}}}
+    server.status, server.body = 404, json.dumps(body).encode()
+    server.headers = {"content-type": "application/json"}
+    with pytest.raises(VaultMissing):
+        vault.read("secret", "llm/acme", "api_key")
+
+
+def test_an_authority_that_is_not_there(tmp_path: Path) -> None:
+    """B23: while the CA file is being replaced Vault is unavailable, and nothing else is raised."""
+    settings = VaultSettings("https://127.0.0.1:1", token=Secret("t"), ca_file=tmp_path / "absent")
+    vault = Vault(settings)
+    for ask in (vault.reach, lambda: vault.read("secret", "llm/acme", "api_key")):
+        with pytest.raises(VaultUnavailable, match="OSError"):
+            ask()
+    vault.close()
+
+
+def test_a_login_that_is_not_found(server: Answers) -> None:
+    """A 404 of the login is a refusal: it does not say that the secret is gone."""
+    server.status, server.body = 404, b'{"errors": ["no handler for route"]}'
+    vault = Vault(VaultSettings(server.address, role_id="role", secret_id=Secret("id")))
+    with pytest.raises(VaultRefused, match="AppRole login at auth/approle"):
+        vault.read("secret", "llm/acme", "api_key")
+    vault.close()
+
+
+def test_variables_of_other_programs(server: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client certificate that is meant for another program is not looked for."""
+    monkeypatch.setattr("hvac.v1.VAULT_CLIENT_CERT", "/absent.pem")
+    vault = Vault(VaultSettings(server.address, token=Secret("the-token")))
+    assert vault.read("secret", "llm/acme", "api_key") == Secret("sk-good")
+    vault.close()
+
+
+def test_a_final_line_break(server: Answers, vault: Vault) -> None:
+    """A key that was written with a line break behind it is read without it, as from a file."""
+    server.body = json.dumps({"data": {"data": {"api_key": "sk-good\r\n"}}}).encode()
+    assert vault.read("secret", "llm/acme", "api_key") == Secret("sk-good")
+    server.body = json.dumps({"data": {"data": {"api_key": "\n"}}}).encode()
+    with pytest.raises(VaultMissing):
+        vault.read("secret", "llm/acme", "api_key")
+
+
 @pytest.mark.parametrize("body", [b"", b"not json", b"[]", b'"text"', b"\xff"])
 def test_bodies_that_are_no_answer(server: Answers, vault: Vault, body: bytes) -> None:
     """A 200 without a JSON object is unavailable, not a crash."""

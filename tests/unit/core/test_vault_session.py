@@ -24,6 +24,7 @@ class FakeDoor:
         self.error: VaultError | None = None
         self.logins = 0
         self.content = 1
+        self.has_ended = False
         self.may_go = threading.Event()
         self.may_go.set()
 
@@ -34,6 +35,10 @@ class FakeDoor:
         if self.error is not None:
             raise self.error
         return Granted(self.life)
+
+    def ended(self) -> bool:
+        """Say whether Vault has forgotten the token."""
+        return self.has_ended
 
     def stamp(self) -> Stamp:
         """Tell one content from the next."""
@@ -145,20 +150,56 @@ def test_another_after_a_refusal() -> None:
     assert door.logins < 14
 
 
+def test_a_token_that_ended_among_refusals_of_policy() -> None:
+    """B13: logins that did not help hold nobody back once Vault says that the token is over."""
+    door = FakeDoor(3600)
+    session, clock = made(door)
+    for _ in range(100):  # a path that the policy forbids: the pause grows to five minutes
+        session.another(session.ensure())
+        clock.advance(10)
+    while session.another(session.ensure()):
+        pass
+    door.has_ended, before = True, door.logins
+    clock.advance(2)
+    assert session.another(session.ensure())
+    assert not session.another(session.ensure()), "so soon it cannot be the token"
+    assert door.logins == before + 1
+
+
 def test_tokens_that_are_given() -> None:
     """A given token is replaced when its file is, with nothing asked in between."""
     door = FakeDoor(10, given=True)
     session, clock = made(door)
     first = session.ensure()
-    clock.advance(1000)
+    clock.advance(7)
     assert session.ensure() == first
     assert not session.another(first)
-    assert session.seconds_left == 0.0
     door.content = 2
     assert session.ensure() == first + 1
     door.content = 3
     assert session.another(first + 1)
     assert door.logins == 3
+
+
+def test_a_given_token_that_is_renewed() -> None:
+    """Whoever gave a token may renew it: near its end it is asked when that is, and it goes on."""
+    door = FakeDoor(10, given=True)
+    session, clock = made(door)
+    session.ensure()
+    clock.advance(9)
+    assert session.ensure() == 2
+    assert session.seconds_left == 10.0
+    door.error = VaultUnavailable("away")
+    clock.advance(9)
+    for _ in range(5):
+        assert session.ensure() == 2
+    assert door.logins == 3, "with a pause"
+    door.error, door.life = None, 0  # it has ended, or may not know any more
+    clock.advance(2)
+    assert session.ensure() == 3
+    clock.advance(1000)
+    assert session.ensure() == 3
+    assert session.seconds_left == 0.0
 
 
 def test_a_given_token_that_cannot_be_read() -> None:

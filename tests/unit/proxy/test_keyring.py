@@ -15,12 +15,14 @@ from daypass_core.log import JsonFormatter
 from daypass_core.problem import Code
 from daypass_core.secret import Reference, Secret, parse_reference
 from daypass_core.vault import VaultError, VaultMissing, VaultRefused, VaultUnavailable
+from daypass_proxy import keyring_threads
 from daypass_proxy.keyring import REREAD_SECONDS, Keyring, KeyUnavailable
 from daypass_proxy.keyring_held import STALE_SECONDS
 from daypass_proxy.providers.anthropic import Anthropic
 from tests.canary import CANARY
 from tests.fakes.clock import FakeClock
 from tests.fakes.keys import FakeVault
+from tests.support import aeventually
 
 PROVIDER = Anthropic()
 KEY = f"sk-ant-{CANARY}-one/first+part"
@@ -142,6 +144,97 @@ async def test_vault_down_at_start() -> None:
     vault.error = None
     clock.advance(1)
     assert await value(ring) == KEY
+    await ring.close()
+
+
+async def test_calls_do_not_queue_for_a_vault_that_hangs() -> None:
+    """B12: all calls that wait for a key hear of the first failure, however long that took."""
+    clock = FakeClock()
+
+    class Hanging(FakeVault):
+        def read(self, mount: str, path: str, field: str) -> Secret:
+            clock.advance(30)
+            return super().read(mount, path, field)
+
+    vault = Hanging(acme=KEY)
+    vault.error = VaultUnavailable("ReadTimeout")
+    ring = keyring(vault, clock)
+    found = await asyncio.gather(*(value(ring) for _ in range(20)), return_exceptions=True)
+    assert {type(each) for each in found} == {KeyUnavailable}
+    assert vault.reads["llm/acme"] == 1
+    vault.error = None
+    clock.advance(1)
+    refused = await ring.header_for("acme", PROVIDER)
+    assert vault.reads["llm/acme"] == 2
+    vault.error = VaultUnavailable("ReadTimeout")
+    assert not any(
+        await asyncio.gather(*(ring.refresh("acme", PROVIDER, refused) for _ in range(20)))
+    )
+    assert vault.reads["llm/acme"] == 3
+    await ring.close()
+
+
+async def test_a_read_that_never_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds one thread, but no start, no call and no other key; when it ends all is well."""
+    monkeypatch.setattr(keyring_threads, "READ_SECONDS", 0.2)
+    may_end = threading.Event()
+
+    class Hanging(FakeVault):
+        def read(self, mount: str, path: str, field: str) -> Secret:
+            if path.endswith("acme"):
+                may_end.wait(10)
+            return super().read(mount, path, field)
+
+    vault, clock = Hanging(acme=KEY, globex=KEY), FakeClock()
+    ring = keyring(vault, clock, acme=PATH, globex=PATH.replace("acme", "globex"))
+    async with asyncio.timeout(5):
+        await ring.start()
+        for key in (NEWER, KEY, NEWER, KEY, NEWER, KEY):
+            clock.advance(60)
+            vault.secrets["globex"] = key
+            await ring.read_all()
+            assert await value(ring, "globex") == key
+            with pytest.raises(KeyUnavailable):
+                await value(ring)
+    assert vault.reads["llm/acme"] == 0
+    may_end.set()
+    await aeventually(lambda: vault.reads["llm/acme"] == 1)
+    clock.advance(1)
+    assert await value(ring) == KEY
+    await ring.close()
+
+
+async def test_whatever_vault_does_keys_go_on_being_read() -> None:
+    """An error that nobody foresaw, when Vault is looked for, ends neither start nor refreshing."""
+
+    class Odd(FakeVault):
+        def reach(self) -> None:
+            super().reach()
+            raise OSError("no such file")
+
+    vault, woken = Odd(acme=KEY), asyncio.Event()
+    sleeping = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        sleeping.set()
+        await woken.wait()
+        woken.clear()
+
+    ring = Keyring(
+        {"anthropic": {"*": parse_reference("vault://secret/llm/{tenant}#api_key")}},
+        env_secrets={},
+        vault=vault,
+        clock=FakeClock(),
+        sleep=sleep,
+    )
+    await ring.start()
+    assert await value(ring) == KEY
+    for _ in range(3):
+        await sleeping.wait()
+        sleeping.clear()
+        woken.set()
+    await sleeping.wait()
+    assert vault.reaches >= 4
     await ring.close()
 
 

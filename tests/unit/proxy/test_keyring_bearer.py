@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from daypass_core.secret import Federation, Secret, parse_reference
+from daypass_proxy import keyring
 from daypass_proxy.federation import Bearer
 from daypass_proxy.key_forms import Unusable
 from daypass_proxy.keyring import Keyring, KeyUnavailable
@@ -158,6 +159,25 @@ async def test_a_start_without_the_endpoint(opened: Opened) -> None:
         await it.let_pass(15)
         assert it.ring.lacking is None
         assert await it.bearer()
+
+
+async def test_a_start_with_an_endpoint_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """B12: it does not hold the start; its bearer is there when it comes."""
+    monkeypatch.setattr(keyring, "START_SECONDS", 0.05)
+    file = tmp_path / "identity.jwt"
+    file.write_text("a.b.c\n")
+    it = Bearers(file)
+    it.exchanger.gate.clear()
+    async with asyncio.timeout(5):
+        await it.ring.start()
+    assert it.ring.lacking is not None
+    assert list(it.ring.findings.values()) == ["was not read in time"]
+    it.exchanger.gate.set()
+    assert await it.bearer() == f"Bearer {bearer(1)}"
+    assert list(it.ring.findings.values()) == [None]
+    await it.ring.close()
 
 
 async def test_refused_upstream(opened: Opened) -> None:

@@ -39,6 +39,17 @@ def test_nothing_is_reaped_for_a_lease_after_a_jump_ahead(clock: FakeClock) -> N
     assert leases.look_after(rows) == [LEFT]  # type: ignore[arg-type]
 
 
+def test_a_jump_after_the_clock_ran_slower(clock: FakeClock) -> None:
+    """A clock that has given back what it was ahead jumps as any other, were it back to there."""
+    leases, rows = Leases(clock, LEASE), Rows()
+    for _ in range(300):
+        clock.advance(LEASE / 3)
+        clock.time -= 0.2
+        assert leases.look_after(rows) == [LEFT]  # type: ignore[arg-type]
+    clock.time += 60
+    assert leases.look_after(rows) == []  # type: ignore[arg-type]
+
+
 def test_time_that_passes_is_no_jump(clock: FakeClock) -> None:
     """A worker that was stopped for long, or a clock that drifts, reaps as ever."""
     leases, rows = Leases(clock, LEASE), Rows()
