@@ -193,13 +193,10 @@ def _replace_keys(_: argparse.Namespace) -> None:
     read = _environment()
     database_url, key_settings = settings.database_url(read), settings.keys(read)
     read.done()
-    engine = db.connect(database_url)
-    try:
+    with _opened(database_url) as engine:
         stores, options = key_ring.open_stores(key_settings), key_ring.options(key_settings)
         ring = key_ring.KeyRing(engine, stores, new_id, **options)
         replaced = ring.replace_lost(lambda lock: acting(engine, SYSTEM, new_id, lock=lock))
-    finally:
-        engine.dispose()
     for purpose in replaced:
         print(f"replaced the {purpose} key: what the lost one signed stays good until it expires")
     if not replaced:
@@ -236,10 +233,17 @@ def _verify_export(options: argparse.Namespace) -> None:
 
 @contextmanager
 def _engine() -> Iterator[sa.Engine]:
-    """Open the database that the settings name, which must have the present schema."""
+    """Open the database that the settings name."""
     read = _environment()
     database_url = settings.database_url(read)
     read.done()
+    with _opened(database_url) as engine:
+        yield engine
+
+
+@contextmanager
+def _opened(database_url: str) -> Iterator[sa.Engine]:
+    """Open a database, whose schema must be one for this release."""
     engine = db.connect(database_url)
     try:
         objection = health.objection(engine)
@@ -277,12 +281,11 @@ def _environment() -> Reader:
 @contextmanager
 def _acting(database_url: str) -> Iterator[Act]:
     """Open an act of the system itself on a database."""
-    engine = db.connect(database_url)
-    try:
-        with acting(engine, SYSTEM, new_id, lock=revocation.lock_version) as act:
-            yield act
-    finally:
-        engine.dispose()
+    with (
+        _opened(database_url) as engine,
+        acting(engine, SYSTEM, new_id, lock=revocation.lock_version) as act,
+    ):
+        yield act
 
 
 def _print_json(value: object) -> None:

@@ -35,7 +35,8 @@ HEAD = "0005"
 _WANTED = "must be sqlite:////absolute/path or postgresql://user:password@host/database"
 _BUSY_SECONDS = 30
 _INSUFFICIENT_PRIVILEGE = "42501"
-_IN_THE_WAY = frozenset({"55P03", "40P01"})  # a lock was not to be had; a deadlock was broken
+# A lock was not to be had; a deadlock was broken; all locks of one statement took too long.
+_IN_THE_WAY = frozenset({"55P03", "40P01", "57014"})
 _LOCK_MS = 300
 _PAUSE_SECONDS = 0.3
 PATIENCE_SECONDS = 60.0
@@ -164,13 +165,18 @@ def parse_url(url: str) -> sa.URL:
 @contextmanager
 def _locked(url: sa.URL) -> Iterator[sa.Connection]:
     """One transaction on one connection that no other upgrade can be inside of."""
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    # Of several hosts in the URL the one that can be written.
+    primary = {"target_session_attrs": "primary"} if url.get_backend_name() == "postgresql" else {}
+    engine = sa.create_engine(url, poolclass=sa.NullPool, connect_args=primary)
     if url.get_backend_name() == "sqlite":
         _make_private(str(url.database))
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
     with engine.begin() as connection:
         if url.get_backend_name() == "postgresql":
+            # Limits of the database's sessions end none that waits for another, or copies long.
+            for limit in ("statement_timeout", "lock_timeout"):
+                connection.exec_driver_sql(f"SET LOCAL {limit} = 0")
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_ID)))
         yield connection
 

@@ -68,6 +68,17 @@ def test_upgrades_at_the_same_time_make_one_schema(empty_url: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.postgres
+def test_a_standby_is_no_store_for_a_broker(postgres_url: str) -> None:
+    """Whatever its URL says, a broker connects to a primary alone: on a standby it would be ready,
+    and could write nothing."""
+    engine = db.connect(f"{postgres_url}&target_session_attrs=any")
+    with engine.connect() as conn:
+        parameters = conn.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+        assert parameters["target_session_attrs"] == "primary"
+    engine.dispose()
+
+
 def test_the_store_s_clock_is_in_milliseconds(desk: Store) -> None:
     """`now_ms` is the epoch in milliseconds and moves within one transaction."""
     with db.begin(desk.engine) as conn:

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import LiteralString
@@ -95,6 +97,21 @@ def test_five_processes_apply_each_migration_once(old: str) -> None:
     assert applied == ["0004", "0005"]
 
 
+def test_limits_of_the_database_s_sessions_end_no_migration(old: str) -> None:
+    """One that has to wait for another's migration, or copies for long, is not ended by a
+    `statement_timeout` or `lock_timeout` that the database was given for its services."""
+    name = make_url(old).database
+    with connected(old) as owner:
+        for limit in ("statement_timeout", "lock_timeout"):
+            owner.execute(f"ALTER DATABASE {name} SET {limit} = '200ms'".encode())
+        owner.execute(f"SELECT pg_advisory_lock({daypass_migrations._LOCK_ID})".encode())
+        process = migrate(old)
+        eventually(lambda: owner.execute(WAITING).fetchone(), timeout=30)
+        time.sleep(0.5)
+        assert owner.execute(WAITING).fetchone()
+    assert ended(process) == DONE
+
+
 def test_one_that_is_killed_leaves_nothing(old: str) -> None:
     """B52: killed in the middle, between two revisions, a migration leaves the old schema whole and
     no lock; the next process does all of it."""
@@ -128,6 +145,41 @@ def test_a_table_in_use_is_waited_for_in_moments(old: str) -> None:
             for _ in range(10):
                 other.execute("SELECT count(*) FROM usage")
     assert ended(process) == DONE
+
+
+def test_all_tables_together_are_waited_for_in_moments(old: str) -> None:
+    """Where one table after the other is let go just before the migration gives up on it, calls
+    wait behind it no longer than for one of them."""
+    tables = ("account", "grant_record", "incident", "lineage", "audit")
+    waits, slowest = threading.Event(), 0.0
+
+    def hold(table: str, seconds: float) -> None:
+        with psycopg.connect(old.replace("+psycopg", "")) as busy:
+            busy.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE".encode())
+            locked.wait()
+            waits.wait()
+            time.sleep(seconds)
+
+    locked = threading.Barrier(len(tables) + 1)
+    holders = [
+        threading.Thread(target=hold, args=(table, number / 4))
+        for number, table in enumerate(tables, 1)
+    ]
+    for holder in holders:
+        holder.start()
+    locked.wait()
+    process = migrate(old)
+    with connected(old) as other:
+        eventually(lambda: other.execute(WAITING).fetchone(), timeout=30)
+        waits.set()
+        while process.poll() is None and any(holder.is_alive() for holder in holders):
+            began = time.monotonic()
+            other.execute("SELECT count(*) FROM usage")
+            slowest = max(slowest, time.monotonic() - began)
+    for holder in holders:
+        holder.join()
+    assert ended(process) == DONE
+    assert slowest < 0.9
 
 
 @pytest.mark.parametrize("table", ["account", "grant_record", "incident", "audit", "token"])

@@ -3,8 +3,11 @@
 import asyncio
 import gzip
 import json
+import os
+import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,12 +16,14 @@ import pytest
 import sqlalchemy as sa
 
 from daypass_broker import db
-from daypass_broker.retention import RetentionError, usage
+from daypass_broker.retention import RetentionError, usage, usage_sqlite
 from daypass_broker.retention.months import Month, kept_from
 from daypass_proxy.ledger.verify import verify
-from daypass_proxy.reconcile import Unreadable
+from daypass_proxy.reconcile import Unreadable, booked
 from daypass_proxy.reconcile.booked import Range, read
+from daypass_proxy.reconcile.booked_postgres import snapshot
 from tests.contract.ledgers import CENT, Backend, bill, reservation
+from tests.contract.ledgers_postgres import PostgresBackend
 from tests.contract.pruning import (
     LATER,
     at,
@@ -28,6 +33,7 @@ from tests.contract.pruning import (
     problems,
     prune,
 )
+from tests.servers.next_release import NEXT
 
 
 @pytest.fixture
@@ -270,6 +276,27 @@ async def test_an_export_that_went_elsewhere_is_asked_for(
     assert prune(filled, tmp_path).usage[0].calls == 7
 
 
+async def test_a_file_that_is_vacuumed_meanwhile_is_pruned_as_ever(
+    filled: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite: with a VACUUM after each batch every row of a month goes once, none of another."""
+    if "://" in filled.address:
+        return  # PostgreSQL deletes no rows
+
+    def vacuum(size: int, took: float) -> int:
+        with closing(sqlite3.connect(filled.address, isolation_level=None)) as other:
+            other.execute("VACUUM")
+        return 2
+
+    monkeypatch.setattr(usage_sqlite, "_FIRST", 2)
+    monkeypatch.setattr(usage_sqlite, "paced", vacuum)
+    assert [one.calls for one in prune(filled, tmp_path).usage] == [7, 6]
+    assert months(filled) == {"2027-03": 5, "2027-04": 5}
+    assert verify(filled.address) == []
+    assert problems(filled, tmp_path) == []
+    assert filled.query("SELECT calls FROM usage_pruned ORDER BY month_at") == [(7,), (6,)]
+
+
 async def test_a_call_is_settled_over_the_end_of_its_month(store: Backend) -> None:
     """A call of the old month is extended and settled once, beside one of the new month.
 
@@ -297,3 +324,52 @@ async def test_a_reconciliation_of_pruned_days_is_refused(filled: Backend, tmp_p
         with pytest.raises(Unreadable, match=r"were pruned.*ask from 2027-03-01 on"):
             read(address, days, str)
     assert read(address, Range(date(2027, 3, 1), date(2027, 4, 1)), str).crashed_calls == 0
+
+
+@pytest.mark.postgres
+async def test_a_month_that_is_compared_does_not_go(
+    postgres_store: PostgresBackend, tmp_path: Path
+) -> None:
+    """What a reconciliation has begun to read stays until it has: a month that is dropped in
+    between would pass for one in which nothing was booked."""
+    await fill(postgres_store)
+    january, address = Range(date(2027, 1, 1), date(2027, 2, 1)), postgres_store.address
+    before, waits = read(address, january, str), threading.Event()
+
+    def say(line: str) -> None:
+        if line.startswith("waiting"):
+            waits.set()
+
+    with snapshot(address, 60_000) as query:
+        pruning = asyncio.create_task(asyncio.to_thread(prune, postgres_store, tmp_path, say=say))
+        waiting = asyncio.create_task(asyncio.to_thread(waits.wait, 20))
+        await asyncio.wait({pruning, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        assert booked._read(query, january, str) == before
+    assert [one.kept for one in (await pruning).usage] == [None, None]
+    await waiting
+
+
+async def test_a_release_does_not_prune_a_newer_schema(filled: Backend, tmp_path: Path) -> None:
+    """It may run on one, but would not export the columns that it does not know: it refuses, also
+    to say what would go, and touches nothing."""
+    filled.query("UPDATE alembic_version SET version_num = ?", NEXT)
+    for dry_run in (False, True):
+        with pytest.raises(RetentionError, match=f"at schema {NEXT}.*made for"):
+            prune(filled, tmp_path, dry_run=dry_run)
+    assert list(tmp_path.glob("usage-*")) == []
+    assert filled.query("SELECT COUNT(*) FROM usage_pruned") == [(0,)]
+
+
+async def test_what_killed_runs_left_unfinished_goes(filled: Backend, tmp_path: Path) -> None:
+    """Runs that are killed night by night do not fill the directory: what they were writing is gone
+    after an hour. What is written to now stays, and so does what is none of ours."""
+    left = [".usage-2027-01.0123456789abcdef", ".usage-2027-01.2.manifest.json.0123456789abcdef"]
+    kept = [".audit-1-9.0123456789abcdef", ".usage-2027-01", "usage-2026-01.ndjson.gz"]
+    for name in (*left, *kept):
+        (tmp_path / name).touch()
+    for name in (*left, *kept[1:]):
+        os.utime(tmp_path / name, (0, 0))
+    prune(filled, tmp_path)
+    there = {path.name for path in tmp_path.iterdir()}
+    assert there >= set(kept)
+    assert there.isdisjoint(left)

@@ -96,7 +96,7 @@ def test_a_trail_that_was_exported_and_not_deleted_is_deleted_by_the_next_run(
     """Killed between the event that names the file and the last delete, it exports nothing anew."""
     write_events(aged, OLD, OLD + 1, RECENT)
     with monkeypatch.context() as patched:
-        patched.setattr(trail, "_finish", lambda engine: None)
+        patched.setattr(trail, "_finish", lambda *_: None)
         prune(owner, tmp_path)
     assert len(aged.rows(schema.audit)) == 4
     done = prune(owner, tmp_path)
@@ -125,6 +125,62 @@ def test_an_export_of_the_trail_that_was_left_behind_breaks_no_chain(
     write_events(aged, later)
     prune(owner, tmp_path, now_ms=later + 3 * month)
     assert command.verify(owner, tmp_path) == (3, [])
+
+
+def forge(desk: Store, detail: str) -> None:
+    """Append an `audit.pruned` that no prune wrote, as whoever takes over a broker can."""
+    row = {"at": RECENT, "tag": AuditTag.AUDIT_PRUNED.value, "actor": "system", "detail": detail}
+    with db.begin(desk.engine) as conn:
+        conn.execute(sa.insert(schema.audit).values(**row))
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"file": "audit-1-9.ndjson.gz", "sha256": "0" * 64},
+        {"file": "../audit-1-9.ndjson.gz"},
+        {"sha256": None},
+        {},
+        None,
+    ],
+    ids=["a file nobody has", "another directory", "no digest", "more than it holds", "no JSON"],
+)
+def test_no_word_of_a_broker_deletes_an_event(
+    aged: Store, owner: sa.Engine, tmp_path: Path, forged: dict[str, object] | None
+) -> None:
+    """An `audit.pruned` that no export in the directory bears out deletes nothing: a broker that
+    was taken over may write one, and every event is still in the trail or in a file."""
+    write_events(aged, OLD)
+    prune(owner, tmp_path)
+    write_events(aged, RECENT)
+    said = json.loads(aged.rows(schema.audit, tag="audit.pruned")[-1].detail)
+    forge(aged, "?" if forged is None else json.dumps(said | {"upto": 10**9} | forged))
+    before = {row.seq for row in aged.rows(schema.audit)}
+    for now_ms in (LATER, int(at(2030, 1, 1).now() * 1000)):
+        prune(owner, tmp_path, now_ms=now_ms)
+        files = [path.read_bytes() for path in tmp_path.glob("audit-*.gz")]
+        lines = [line for file in files for line in gzip.decompress(file).splitlines()]
+        exported = {json.loads(line)["seq"] for line in lines}
+        assert exported | {row.seq for row in aged.rows(schema.audit)} >= before
+    assert exported >= before
+
+
+def test_a_trail_that_was_exported_elsewhere_is_exported_again(
+    aged: Store, owner: sa.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before its events went, and run again with another directory, it deletes nothing that
+    is not in a file of that one."""
+    write_events(aged, OLD, OLD + 1, RECENT)
+    other = tmp_path / "other"
+    other.mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(trail, "_finish", lambda *_: None)
+        prune(owner, tmp_path)
+    done = prune(owner, other)
+    assert done.audit.events == 2
+    lines = gzip.decompress((other / str(done.audit.file)).read_bytes()).splitlines()
+    assert [json.loads(line)["at"] for line in lines] == [OLD, OLD + 1]
+    assert command.verify(owner, other) == (1, [])
 
 
 def test_what_cannot_be_verified_is_no_success(tmp_path: Path) -> None:

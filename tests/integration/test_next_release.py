@@ -54,7 +54,7 @@ def by_owner(stack: Stack, statement: str) -> None:
 def run(module: str, command: str, environment: Mapping[str, str]) -> tuple[int, str]:
     """Run a command that ends by itself; return its exit code and what it complained of."""
     done = subprocess.run(
-        [sys.executable, "-m", module, command],
+        [sys.executable, "-m", module, *command.split()],
         env=dict(environment),
         capture_output=True,
         text=True,
@@ -103,6 +103,9 @@ def test_a_release_left_behind_says_so_once(stack: Stack, tmp_path: Path) -> Non
     for module, command, environment, code in (
         ("daypass_broker", "migrate", owner, 1),
         ("daypass_broker", "serve", stack.broker_environment, 1),
+        ("daypass_broker", f"apply {stack.folder}/policy.yaml", owner, 1),
+        ("daypass_broker", "credential create --role admin", owner, 1),
+        ("daypass_broker", "keys replace", stack.broker_environment, 1),
         ("daypass_proxy", "serve", stack.proxy_environment, 2),
         ("daypass_proxy", "verify", stack.proxy_environment, 2),
     ):

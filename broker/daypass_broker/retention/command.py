@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+import daypass_migrations
 from daypass_broker import db, schema
 from daypass_broker.retention import (
     Pruned,
@@ -25,6 +26,7 @@ from daypass_broker.retention.batches import reading
 from daypass_broker.retention.months import kept_from
 from daypass_broker.retention.trail import PrunedEvents
 from daypass_core import money
+from daypass_core.clock import SystemClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ def prune(engine: sa.Engine, wish: Wish, say: Say, *, now_ms: int | None = None)
 
     Raises RetentionError, ValueError, StoreUnavailable and OSError.
     """
+    _check_release(engine)
     with db.read(engine) as conn:
         now = db.now_ms(conn) if now_ms is None else now_ms
     usage_until = None if wish.usage_months is None else kept_from(now, wish.usage_months)
@@ -98,6 +101,7 @@ def prune(engine: sa.Engine, wish: Wish, say: Say, *, now_ms: int | None = None)
         raise RetentionError("--export must name a directory: what is pruned is exported first")
     done = Done(dry_run=False)
     with lock.alone(engine, say):
+        exports.sweep(wish.directory, SystemClock().now())
         if usage_until is not None:
             _usage(engine, usage_until, wish.directory, done, say)
         if audit_until is not None:
@@ -107,6 +111,17 @@ def prune(engine: sa.Engine, wish: Wish, say: Say, *, now_ms: int | None = None)
             done.sandboxes = rest.prune_sandboxes(engine, usage_until)
         done.revocations = rest.prune_revocations(engine)
     return done
+
+
+def _check_release(engine: sa.Engine) -> None:
+    """Raise RetentionError on a schema that is newer: it may have columns that are not exported."""
+    with db.read(engine) as conn:
+        revision = daypass_migrations.state(conn).revision
+    if revision != daypass_migrations.HEAD:
+        raise RetentionError(
+            f"the database is at schema {revision}, this release was made for"
+            f" {daypass_migrations.HEAD} and would not export all of it: prune with the newer one"
+        )
 
 
 def _usage(engine: sa.Engine, until: int, directory: Path, done: Done, say: Say) -> None:

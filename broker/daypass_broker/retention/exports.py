@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ _SUFFIX = ".ndjson.gz"
 _MANIFEST = ".manifest.json"
 _LEVEL = 6
 _CHUNK = 1 << 20
+_LEFT_SECONDS = 3600
+_UNFINISHED = re.compile(r"\.(usage|audit)-[\w.-]+\.[0-9a-f]{16}", re.ASCII)
 _SAID = {"rows", "sha256"}
 _SAID_OF_TRAIL = {"first", "last", "previous"}
 
@@ -84,6 +87,18 @@ def write(directory: Path, stem: str, rows: Iterable[Mapping[str, object]]) -> E
         raise
     _sync(directory)
     return Export(final.name, count, hashing.bytes, sha256)
+
+
+def sweep(directory: Path, now: float) -> None:
+    """Remove what killed runs have left unfinished; `now` in epoch seconds. Raises OSError.
+
+    What was written to within the hour stays: another run may be at it.
+    """
+    for path in directory.glob(".*"):
+        if _UNFINISHED.fullmatch(path.name):
+            with contextlib.suppress(FileNotFoundError):  # finished at this moment
+                if path.stat().st_mtime < now - _LEFT_SECONDS:
+                    path.unlink()
 
 
 def write_manifest(directory: Path, export: Export, about: Mapping[str, object]) -> None:

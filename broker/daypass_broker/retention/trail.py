@@ -7,7 +7,8 @@ beginning is in, one after the other, and `verify-export` compares them with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def due(engine: sa.Engine, until: int) -> tuple[int, int | None]:
 
 def prune(engine: sa.Engine, until: int, directory: Path, say: Say) -> PrunedEvents:
     """Export and delete the events older than `until`. Raises StoreUnavailable and OSError."""
-    _finish(engine)
+    _finish(engine, directory)
     _, last = due(engine, until)
     if last is None:
         return PrunedEvents()
@@ -78,25 +79,48 @@ def prune(engine: sa.Engine, until: int, directory: Path, say: Say) -> PrunedEve
             subject=str(last),
             detail=detail,
         )
-    _finish(engine)
+    _finish(engine, directory)
     say(f"audit: deleted up to event {last}")
     return PrunedEvents(export.rows, last, export.file, export.sha256)
 
 
-def newest(conn: sa.Connection) -> dict[str, Any] | None:
-    """Return the detail of the newest `audit.pruned`, None if nothing was ever pruned."""
+def newest(conn: sa.Connection) -> dict[str, str] | None:
+    """Return the detail of the newest `audit.pruned`, None if nothing was ever pruned.
+
+    That is its file and its digest. A broker may have written it, and anything in it.
+    """
     column = schema.audit.c
     query = sa.select(column.detail).where(column.tag == AuditTag.AUDIT_PRUNED.value)
     found = conn.execute(query.order_by(column.seq.desc()).limit(1)).scalar()
-    return None if found is None else dict(db.from_json(found))
+    if found is None:
+        return None
+    said: Any = None
+    with contextlib.suppress(ValueError):
+        said = db.from_json(found)
+    detail = said if isinstance(said, dict) else {}
+    return {name: str(detail.get(name)) for name in ("file", "sha256")}
 
 
-def _finish(engine: sa.Engine) -> None:
-    """Delete what the newest `audit.pruned` says is exported: all of it, or what a kill left."""
+def _finish(engine: sa.Engine, directory: Path) -> None:
+    """Delete what was exported to the file that the newest `audit.pruned` names: a kill left it.
+
+    As far as that export in the directory goes, and not by the word of an event, which a broker may
+    have written: what is in no file here stays, and is exported.
+    """
     with reading(engine) as conn:
         said = newest(conn)
-    if said is not None:
-        delete_in_batches(engine, schema.audit, schema.audit.c.seq <= said["upto"])
+    upto = None if said is None else _exported_upto(directory, said)
+    if upto is not None:
+        delete_in_batches(engine, schema.audit, schema.audit.c.seq <= upto)
+
+
+def _exported_upto(directory: Path, said: Mapping[str, str]) -> int | None:
+    """Return the last event of the export that an event names, None if it is not in a directory."""
+    for one in exports.manifests(directory):
+        named = one["kind"] == "audit" and all(one[name] == said[name] for name in said)
+        if named and exports.is_there(directory, one["file"], one["sha256"]):
+            return int(one["last"])
+    return None
 
 
 def _events(conn: sa.Connection, last: int) -> Iterator[dict[str, object]]:

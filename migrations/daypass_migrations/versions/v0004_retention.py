@@ -74,6 +74,8 @@ LOCK TABLE usage, account, grant_record, incident, lineage, revocation_version, 
 IN ACCESS EXCLUSIVE MODE
 """
 
+_LOCK_MS = 300
+
 # Who prunes sandboxes finds what is theirs, and the foreign keys of grants are checked, by these.
 _PRUNED_BY = """
 CREATE INDEX ix_account_sandbox ON account (sandbox);
@@ -222,7 +224,10 @@ def upgrade() -> None:
     connection = op.get_bind()
     on_postgres = connection.dialect.name == "postgresql"
     if on_postgres:
+        # As one statement: calls wait for all of the locks no longer than for one of them.
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {_LOCK_MS}")
         connection.exec_driver_sql(_LOCK)
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         _partition()
     for statement in (_TABLES + ";" + _PRUNED_BY).split(";"):
         connection.exec_driver_sql(statement)

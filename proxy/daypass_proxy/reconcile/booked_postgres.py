@@ -26,9 +26,11 @@ def snapshot(database_url: str, statement_ms: int) -> Iterator[Query]:
         with postgres.connect(
             database_url, name="daypass reconcile", lock_ms=_LOCK_MS, statement_ms=statement_ms
         ) as connection:
-            connection.execute(_SNAPSHOT)
             if (objection := schema.of_postgres(connection)) is not None:
                 raise Unreadable(f"cannot read PostgreSQL: {objection}")
+            connection.execute(_SNAPSHOT)
+            # Before the snapshot: a month that is dropped is gone for every snapshot at once.
+            connection.execute(b"LOCK TABLE usage IN ACCESS SHARE MODE")
 
             def query(statement: str, values: Sequence[object]) -> list[Sequence[Any]]:
                 written = statement.replace("?", "%s").encode()
