@@ -43,7 +43,8 @@ class LineWriter:
         _survive_fork(self)
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
+        # Whoever writes may be interrupted by the collector, and what that finds may write as well.
+        self._lock = threading.RLock()
         self._progress = threading.Condition(self._lock)
         self._idle = True  # nothing was taken for as long as `_linger`
         self._some = threading.Event()  # the thread is to look for lines

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import select
 import sys
 import time
 from collections.abc import Callable
@@ -53,9 +54,14 @@ class Line(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True, tag_field
     request_id: str
 
 
-def configure(service: str, level: str = "info", stream: TextIO | None = None) -> None:
-    """Send all logging of this process as JSON lines to `stream` (standard error by default)."""
-    handler = _handler(service, stream)
+def configure(
+    service: str, level: str = "info", stream: TextIO | None = None, *, thread: bool = True
+) -> None:
+    """Send all logging of this process as JSON lines to `stream` (standard error by default).
+
+    Without a `thread`, as for a process that forks, a line that finds no room at once is dropped.
+    """
+    handler = _handler(service, stream, thread)
     for old in _ROOT.handlers:
         old.close()  # what it still holds comes before what follows
     _ROOT.handlers[:] = [handler]
@@ -73,11 +79,12 @@ def configure(service: str, level: str = "info", stream: TextIO | None = None) -
     logging.raiseExceptions = False
 
 
-def _handler(service: str, stream: TextIO | None) -> logging.Handler:
+def _handler(service: str, stream: TextIO | None, thread: bool) -> logging.Handler:
     """Return the way out: a writer for the process's own standard error, else the stream itself."""
     handler: logging.Handler
     if stream is None and sys.stderr is sys.__stderr__ and sys.stderr is not None:
-        handler = LineHandler(service, sys.stderr.fileno())
+        into = sys.stderr.fileno()
+        handler = LineHandler(service, into) if thread else DirectHandler(service, into)
     else:
         handler = logging.StreamHandler(stream or sys.stderr)
         handler.setFormatter(JsonFormatter(service))
@@ -228,9 +235,40 @@ class LineHandler(logging.Handler):
         atexit.unregister(self.writer.close)
 
     def _dropped_line(self, count: int) -> bytes:
-        record = logging.makeLogRecord({"msg": "log_lines_dropped", "fields": {"count": count}})
-        record.levelname = "WARNING"
-        return self.format(record).encode("ascii") + b"\n"
+        return _dropped_line(self, count)
+
+
+class DirectHandler(logging.Handler):
+    """Writes each line itself, and only where it need not wait: nobody has a thread for it."""
+
+    def __init__(self, service: str, descriptor: int) -> None:
+        super().__init__()
+        self.setFormatter(JsonFormatter(service))
+        self._descriptor = descriptor
+        self._untold = 0
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record; a pipe that has room at all has it for 4 KiB (PIPE_BUF)."""
+        line = self.format(record).encode("ascii") + b"\n"
+        if self._untold:
+            line = _dropped_line(self, self._untold) + line
+        try:
+            if self._poll.poll(0):
+                os.write(self._descriptor, line)
+                self._untold = 0
+                return
+        except OSError:  # nobody reads it, or ever will
+            pass
+        self._untold += 1
+
+
+def _dropped_line(handler: logging.Handler, count: int) -> bytes:
+    """Return the line that says how many are missing before it."""
+    record = logging.makeLogRecord({"msg": "log_lines_dropped", "fields": {"count": count}})
+    record.levelname = "WARNING"
+    return handler.format(record).encode("ascii") + b"\n"
 
 
 def _plain(value: object) -> object:

@@ -235,6 +235,7 @@ class _Serving:
 
     async def _until_stopped(self) -> None:
         servers = [*self._servers, *self._lasting]
+        early = self._stop.is_set()  # nobody knows yet that it is ready
         ticking = asyncio.gather(*(server.main_loop() for server in servers))
         looking = asyncio.create_task(self._look_at_certificates())
         await self._stop.wait()
@@ -243,7 +244,7 @@ class _Serving:
         event(log, "stopping", ready_seconds=times.ready_seconds, drain_seconds=times.drain_seconds)
         if self._on_stopping is not None:
             self._on_stopping()
-        if times.ready_seconds:
+        if times.ready_seconds and not early:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._force.wait(), times.ready_seconds)
             event(log, "not_accepting")

@@ -1,9 +1,9 @@
 """Several worker processes of one service: started, watched, replaced and ended together.
 
 `supervise` runs in the parent, which serves nothing: it has no event loop and no thread, so it can
-fork at any time. A worker tells that it is alive once a second (`Pulse`), the first time when it
-serves. One that ends is replaced, one that is silent is killed and replaced, and all of them end
-with the parent, however that ends (ADR 27).
+fork at any time. A worker tells once a second that it lives (`Pulse`), from its beginning on, and
+once that it serves. One that ends is replaced, one that is silent is killed and replaced, and all
+of them end with the parent, however that ends (ADR 27).
 """
 
 import ctypes
@@ -32,17 +32,27 @@ _PR_SET_PDEATHSIG = 1
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
+_BEAT, _READY = b".", b"!"
+
+
 class Pulse:
-    """A worker's way to say that it serves. Call `beat` once a second."""
+    """A worker's way to say how it is. Call `beat` once a second, and `ready` when it serves."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         os.set_blocking(descriptor, False)
 
     def beat(self) -> None:
-        """Say it; does nothing when the parent does not listen."""
+        """Say that it lives; does nothing when the parent does not listen."""
+        self._say(_BEAT)
+
+    def ready(self) -> None:
+        """Say that it serves."""
+        self._say(_READY)
+
+    def _say(self, word: bytes) -> None:
         try:
-            os.write(self._descriptor, b".")
+            os.write(self._descriptor, word)
         except OSError:
             return
 
@@ -64,20 +74,26 @@ class _Worker:
     pauses: int = 0
 
 
-def supervise(count: int, work: Work, *, end_seconds: float) -> int:
+def supervise(
+    count: int, work: Work, *, end_seconds: float, on_ending: Callable[[], None] = lambda: None
+) -> int:
     """Run `count` workers until a signal; return the exit status of the service.
 
-    `end_seconds` is how long they may take to end after SIGTERM before they are killed. Returns 2
-    when one cannot start at all, 1 when one did not end well.
+    `end_seconds` is how long they may take to end after SIGTERM before they are killed;
+    `on_ending` runs when none will be started any more. Returns 2 when one cannot start at all, 1
+    when one did not end well.
     """
-    return _Supervisor(count, work, end_seconds).run()
+    return _Supervisor(count, work, end_seconds, on_ending).run()
 
 
 class _Supervisor:
-    def __init__(self, count: int, work: Work, end_seconds: float) -> None:
+    def __init__(
+        self, count: int, work: Work, end_seconds: float, on_ending: Callable[[], None]
+    ) -> None:
         self._workers = [_Worker(number) for number in range(count)]
         self._work = work
         self._end_seconds = end_seconds
+        self._on_ending = on_ending
         self._status = 0
         self._served = False
         """All of them have served at the same time, so the settings are good."""
@@ -118,7 +134,7 @@ class _Supervisor:
             if worker.due is not None and worker.due <= after:
                 self._start_again(worker, after)
             silent = after - worker.heard_at
-            if worker.pid and worker.ready_at is not None and silent > WEDGED_SECONDS:
+            if worker.pid and silent > WEDGED_SECONDS:
                 event(
                     log, "worker_wedged", level=logging.ERROR, worker=worker.number,
                     pid=worker.pid, seconds=round(silent),
@@ -146,15 +162,15 @@ class _Supervisor:
         for descriptor, _ in poll.poll(seconds * 1000):
             if descriptor == self._wakes:
                 signals = os.read(descriptor, 4096)
-            elif os.read(descriptor, 4096):
-                self._heard(known[descriptor])
+            elif words := os.read(descriptor, 4096):
+                self._heard(known[descriptor], words)
             else:
                 self._close_pulse(known[descriptor])
         return signals
 
-    def _heard(self, worker: _Worker) -> None:
+    def _heard(self, worker: _Worker, words: bytes) -> None:
         worker.heard_at = time.monotonic()
-        if worker.ready_at is None:
+        if worker.ready_at is None and _READY in words:
             worker.ready_at = worker.heard_at
             event(log, "worker_ready", worker=worker.number, pid=worker.pid)
             self._served = self._served or all(one.ready_at is not None for one in self._workers)
@@ -172,6 +188,7 @@ class _Supervisor:
             worker.due = None
         if self._ends is None:
             self._ends = time.monotonic() + self._end_seconds
+            self._on_ending()
 
     def _signal_all(self, number: int) -> None:
         for worker in self._workers:

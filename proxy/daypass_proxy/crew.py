@@ -8,8 +8,10 @@ connections, limits of `server_settings` are each one's own (docs/server.md).
 
 import asyncio
 import sys
+from collections.abc import Coroutine
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 from daypass_core.log import configure
 from daypass_core.server import CLOSE_SECONDS, CUTTING_SECONDS, UNWIND_SECONDS
@@ -27,7 +29,7 @@ _SLACK_SECONDS = 5.0
 def serve(settings: Settings) -> int:
     """Serve with as many workers as the settings say; return the exit status."""
     # No thread for the log here: this process forks.
-    configure("proxy", settings.log_level, sys.stderr)
+    configure("proxy", settings.log_level, thread=False)
     with ExitStack() as stack:
         try:
             place = _place(settings, stack)
@@ -42,10 +44,12 @@ def serve(settings: Settings) -> int:
             mine = serving.Place(
                 place.listen, place.metrics_listen, place.sockets, Siblings(number, siblings)
             )
-            run_loop(serving.run(settings, on_started=partial(_beat, pulse), place=mine))
+            run_loop(_alive(pulse, serving.run(settings, on_started=pulse.ready, place=mine)))
             return 0
 
-        return supervise(count, work, end_seconds=end_seconds(settings))
+        return supervise(
+            count, work, end_seconds=end_seconds(settings), on_ending=partial(_let_go, place)
+        )
 
 
 def end_seconds(settings: Settings) -> float:
@@ -70,6 +74,22 @@ def _place(settings: Settings, stack: ExitStack) -> serving.Place:
         held = listening(listen, setting=serving.METRICS_LISTEN)
         sockets[listen] = stack.enter_context(held)
     return serving.Place(tuple(listens), settings.metrics_listen, sockets)
+
+
+def _let_go(place: serving.Place) -> None:
+    """Close what sandboxes reach, so that it is closed as soon as the workers take nothing more.
+
+    Whoever connects then is refused at once, instead of waiting for an answer until the end.
+    """
+    for listen in place.listen:
+        for sock in place.sockets.get(listen, ()):
+            sock.close()
+
+
+async def _alive(pulse: Pulse, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, and say each second that the loop turns."""
+    _beat(pulse)
+    await work
 
 
 def _beat(pulse: Pulse) -> None:

@@ -49,7 +49,7 @@ class Gate:
 
     __slots__ = (
         "_busy", "_late_ticks", "_limit", "_smooth", "closing", "crowded", "lag_seconds",
-        "look_from", "most_calls", "most_connections", "requests", "shed", "words",
+        "look_again", "look_from", "most_calls", "most_connections", "requests", "shed", "words",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,8 @@ class Gate:
         """Those in flight; the server's own set, given by the first connection."""
         self.look_from = most_calls
         """Requests in flight from which on `turns_away` has to be asked; the hot path's bound."""
+        self.look_again = 0.0
+        """When connections may be looked through again for those that rest; the loop's time."""
         self.closing = False
         self.crowded = False
         self.shed = dict.fromkeys(Shed, 0)

@@ -63,7 +63,7 @@ class GuardedProtocol(GuardedConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the head deadline at once: an idle connect costs a descriptor."""
         super().connection_made(transport)
-        self._deadline.set(self._head_seconds, self._head_late)
+        self._deadline.set(self.limits.header_seconds, self._head_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the head with the connection."""
@@ -308,7 +308,7 @@ class GuardedProtocol(GuardedConnection):
             cycle.body = b""
             self._rest()
         else:
-            self.transport.close()
+            self._hang_up()
 
     def on_response_complete(self) -> None:
         """Await the next request, or the rest of a body that was answered early."""
@@ -317,23 +317,23 @@ class GuardedProtocol(GuardedConnection):
             return
         self.flow.resume_reading()
         if self._phase is _BODY:
-            self._deadline.set(self.limits.drain_seconds, self.transport.close)
+            self._deadline.set(self.limits.drain_seconds, self._end_soon)
             if not self.cycle.keep_alive and self.transport.can_write_eof():
                 self.transport.write_eof()
         elif self._phase is _SERVING and self.cycle.keep_alive:
             self._rest()
         else:
-            self.transport.close()
+            self._hang_up()
 
     def _rest(self) -> None:
         self._phase = _IDLE
-        self._deadline.set(self.timeout_keep_alive, self.transport.close)
+        self._deadline.set(self.timeout_keep_alive, self._end_soon)
 
     # -- deadlines
 
     def _head_late(self) -> None:
         if self._phase is _IDLE:
-            self.transport.close()  # nothing was asked, so nothing is answered
+            self._end_soon()  # nothing was asked, so nothing is answered
             return
         self._refuse(refuse(Code.REQUEST_TIMEOUT, "request headers did not arrive in time"))
 
@@ -365,7 +365,7 @@ class GuardedProtocol(GuardedConnection):
             return
         if phase is _BODY:
             if self.cycle.response_complete:
-                self.transport.close()
+                self._end_soon()
                 return
             # The app sees a client that went away; only the words below reach it.
             started = self.cycle.response_started

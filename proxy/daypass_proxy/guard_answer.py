@@ -53,9 +53,27 @@ class AnswerCycle(ReadingCycle):
         if not self.response_started:
             self._write_head(message["status"], message["headers"])
         elif not self.response_complete:
-            self._write_body(message.get("body", b""), message.get("more_body", False))
+            body, more = message.get("body", b""), message.get("more_body", False)
+            if len(body) > _ONE_WRITE and self.scope["scheme"] == "https":
+                body = await self._write_pieces(body)
+                if self.disconnected:
+                    return
+            self._write_body(body, more)
         else:
             raise RuntimeError("the answer is already complete")
+
+    async def _write_pieces(self, body: bytes) -> bytes:
+        """Write all of `body` but a last piece, as the client reads it; return that.
+
+        What is given to TLS at once goes on at once, to where nobody sees whether it is read.
+        """
+        rest = memoryview(body)
+        while len(rest) > _ONE_WRITE and not self.disconnected:
+            self._write_body(bytes(rest[:_ONE_WRITE]), True)
+            rest = rest[_ONE_WRITE:]
+            if self.flow.write_paused:
+                await self.flow.drain()
+        return bytes(rest)
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         """Write a whole answer at once; False, and nothing is written, when `send` has to wait."""
@@ -63,6 +81,8 @@ class AnswerCycle(ReadingCycle):
             return True
         if self.flow.write_paused:
             return False
+        if len(body) > _ONE_WRITE and self.scope["scheme"] == "https":
+            return False  # in pieces
         if self.response_started:
             raise RuntimeError("the answer has begun already")
         head = self._head(status, headers, len(body))

@@ -6,8 +6,9 @@ The lower half of `guard`: what holds for the connection, whatever is said on it
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import islice
 from typing import Any
 
 from uvicorn.config import Config
@@ -44,6 +45,8 @@ _LEAST_READ = 64 * 1024
 _BESIDE = 128
 _BESIDE_SECONDS = 1.0
 _RESTING_AT_ONCE = 32
+# To look through ten thousand takes a millisecond: more often than so it is in vain.
+_LOOK_SECONDS = 0.1
 _PAUSE_SECONDS = 0.1
 _SOME_ID = "req_in_its_place"
 _SOME_ID_BYTES = _SOME_ID.encode()
@@ -88,7 +91,6 @@ class GuardedConnection(HttpToolsProtocol):
         self.url = b""
         limits = self.limits
         self._phase = IDLE
-        self._head_seconds = limits.header_seconds
         self._deadline = Deadline(self.loop, min(limits.header_seconds, limits.body_seconds))
         self._stall: Deadline | None = None  # made for the few clients that ever read slowly
         self._unread = 0
@@ -99,23 +101,33 @@ class GuardedConnection(HttpToolsProtocol):
         """Take the connection, if there is room for it."""
         super().connection_made(transport)
         self.gate.requests = self.tasks
+        if self.client is None and self.server is not None and self.server[1] is not None:
+            # Reset already. What it had said may still be read, and would be nobody's.
+            transport.abort()
+            return
+        if self.scheme == "https":
+            # By default eight times as much waits before we are asked to pause.
+            transport.set_write_buffer_limits(high=_LEAST_READ)
         over = len(self.connections) - self.gate.most_connections
         if over > 0:
             self._make_room(over)
 
     def _make_room(self, over: int) -> None:
         """End connections that wait for a next request; without such, this one gets no call."""
-        resting = (one for one in self.connections if one.is_resting())  # type: ignore[union-attr]
-        ended = 0
-        for one in resting:
-            one.transport.close()
-            ended += 1
-            if ended == _RESTING_AT_ONCE:
-                break
-        if ended >= over:
-            return
+        now = self.loop.time()
+        if now >= self.gate.look_again:
+            everybody: Any = self.connections
+            resting = list(islice((one for one in everybody if one.is_resting()), _RESTING_AT_ONCE))
+            for one in resting:
+                one.shutdown()
+                # Its room is free now, though over TLS the end may take a client its time.
+                self.connections.discard(one)
+            if len(resting) >= over:
+                return
+            if len(resting) < _RESTING_AT_ONCE:
+                self.gate.look_again = now + _LOOK_SECONDS
         self.gate = self.gate.beside()
-        self._head_seconds = min(self._head_seconds, _BESIDE_SECONDS)
+        self.limits = _hasty(self.limits)
         if over > _BESIDE:
             self._count(Shed.CONNECTIONS)
             self.transport.abort()
@@ -123,6 +135,43 @@ class GuardedConnection(HttpToolsProtocol):
     def is_resting(self) -> bool:
         """Say whether the last request of this connection is answered and no next one begun."""
         return self._phase is IDLE and self.cycle is not None and not self.transport.is_closing()
+
+    # -- the end
+
+    def shutdown(self) -> None:
+        """End what rests or has said nothing; what is being served is closed after its answer."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+        elif self.transport.get_write_buffer_size():
+            self._hang_up()
+        else:
+            self._end(self.limits.drain_seconds)
+
+    def eof_received(self) -> None:
+        """Take the end of what a client sends for its own; it may read what it is owed."""
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Close when all that is owed was read.
+
+        A loop waits for that without end, so the client has the time of any slow reader for it.
+        """
+        self._close()
+        owed = self.transport.get_write_buffer_size() or self.scheme == "https"  # of that not all
+        if owed and not self.flow.write_paused:
+            self._watch_reader(self._of_reader())
+
+    def _end(self, seconds: float) -> None:
+        """Close: the client has had its time. Over TLS it has `seconds` to agree."""
+        self._close()
+        self._deadline.set(seconds, self.transport.abort)
+
+    def _end_soon(self) -> None:
+        self._end(self.limits.linger_seconds)
+
+    def _close(self) -> None:
+        if not self.transport.is_closing():  # asyncio's TLS has nothing to abort after a second one
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers with the connection."""
@@ -154,17 +203,21 @@ class GuardedConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Give a client that does not read a bounded time."""
         super().pause_writing()
-        if self._stall is None:
-            self._stall = Deadline(self.loop, self.limits.write_stall_seconds)
+        self._stall = self._of_reader()
         self._watch_reader(self._stall)
         # The kernel is given its part only at the end of this turn; that is not the client's doing.
         self.loop.call_soon(self._weigh)
 
     def resume_writing(self) -> None:
         """The client has read most of what waited for it."""
-        if self._stall is not None:
+        if self._stall is not None and not self.transport.is_closing():
             self._stall.clear()
         super().resume_writing()
+
+    def _of_reader(self) -> Deadline:
+        if self._stall is None:
+            self._stall = Deadline(self.loop, self.limits.write_stall_seconds)
+        return self._stall
 
     def _watch_reader(self, stall: Deadline) -> None:
         """Come back in a while to see how much the client has read; nothing is added meanwhile."""
@@ -242,10 +295,21 @@ class GuardedConnection(HttpToolsProtocol):
         self.refused(refusal.problem.code)
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._deadline.set(self.limits.linger_seconds, self.transport.close)
+        self._deadline.set(self.limits.linger_seconds, self._end_soon)
 
     def _peer(self) -> str:
         return self.client[0] if self.client else UNIX_PEER
+
+
+@lru_cache(maxsize=8)
+def _hasty(limits: Limits) -> Limits:
+    """Return the limits of a connection that is only to be told, or to be a probe."""
+    return replace(
+        limits,
+        header_seconds=min(limits.header_seconds, _BESIDE_SECONDS),
+        body_seconds=min(limits.body_seconds, _BESIDE_SECONDS),
+        drain_seconds=min(limits.drain_seconds, _BESIDE_SECONDS),
+    )
 
 
 async def _end_as(error: BaseException | None, *_: object) -> None:

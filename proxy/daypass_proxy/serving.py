@@ -188,7 +188,7 @@ def _end_soon(application: Application, gate: Gate, given: ServerSettings) -> No
         last_words = min(_LAST_WORDS_SECONDS, given.drain_seconds / 2)
         asyncio.get_running_loop().call_later(
             given.ready_seconds + given.drain_seconds - last_words,
-            services.live_calls.cut_all,
+            services.live_calls.end,
             CutReason.SHUTDOWN,
         )
 
@@ -196,4 +196,4 @@ def _end_soon(application: Application, gate: Gate, given: ServerSettings) -> No
 def _cut_streams(application: Application) -> None:
     services = application.services
     if services is not None:
-        services.live_calls.cut_all(CutReason.SHUTDOWN)
+        services.live_calls.end(CutReason.SHUTDOWN)

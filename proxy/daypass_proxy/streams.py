@@ -150,6 +150,7 @@ class LiveCalls:
         """`longest` is in seconds; a call still open then is cut with TOO_LONG."""
         self._longest = longest
         self._calls: dict[str, LiveCall] = {}
+        self._ended: CutReason | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -166,6 +167,7 @@ class LiveCalls:
             if self._timer is None:
                 self._timer = loop.call_at(due, self._cut_long_ones)
         call = self._calls[call_id] = LiveCall(call_id, claims, due)
+        call.reason = self._ended
         return call
 
     def leave(self, call: LiveCall) -> None:
@@ -185,6 +187,11 @@ class LiveCalls:
     def cut_all(self, reason: CutReason) -> int:
         """Cut every open call; returns how many were cut now."""
         return self.cut_where(lambda _claims: True, reason)
+
+    def end(self, reason: CutReason) -> None:
+        """Cut every open call, and from now on each one as it enters."""
+        self._ended = reason
+        self.cut_all(reason)
 
     def cut_stale(self) -> int:
         """Cut every open call because revocations are not known any more."""

@@ -14,12 +14,15 @@ from tests.fakes.anthropic import anthropic_render
 
 
 class MemoryTransport(asyncio.Transport):
-    """Keeps what is written; closing it ends the protocol as a loop would, soon after."""
+    """Keeps what is written; closing it ends the protocol as a loop would: soon after, or once
+    nothing is unsent.
+    """
 
-    def __init__(self) -> None:
-        super().__init__({"peername": ("10.0.0.7", 40_000), "sockname": ("127.0.0.1", 8700)})
+    def __init__(self, peer: tuple[str, int] | None = ("10.0.0.7", 40_000)) -> None:
+        super().__init__({"peername": peer, "sockname": ("127.0.0.1", 8700)})
         self.written = b""
         self.closing = False
+        self.lost = False
         self.aborted = False
         self.half_closed = False
         self.unsent = 0
@@ -38,12 +41,18 @@ class MemoryTransport(asyncio.Transport):
         """Close."""
         if not self.closing:
             self.closing = True
-            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+            self._lose()
 
     def abort(self) -> None:
-        """Close, and note how."""
-        self.aborted = True
-        self.close()
+        """Close whatever is unsent, and note how."""
+        self.aborted = self.closing = True
+        self.unsent = 0
+        self._lose()
+
+    def _lose(self) -> None:
+        if not self.unsent and not self.lost:
+            self.lost = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
 
     def can_write_eof(self) -> bool:
         """Say that one direction can be closed."""
@@ -77,8 +86,13 @@ class Connection:
         refused: Callable[[str], None] = lambda _code: None,
         gate: Gate | None = None,
         is_call: Callable[[str, bytes], bool] = lambda _method, _path: True,
+        peer: tuple[str, int] | None = ("10.0.0.7", 40_000),
+        state: ServerState | None = None,
     ) -> None:
-        """`loop` is a `HandLoop` for a test that lets the guard's time pass by hand."""
+        """`state` is that of another connection to the same server.
+
+        `loop` is a `HandLoop` for a test that lets the guard's time pass by hand.
+        """
         kind = guarded(
             limits or Limits(),
             render=anthropic_render,
@@ -97,8 +111,8 @@ class Connection:
         )
         config.timeout_keep_alive = keep_alive  # type: ignore[assignment]  # goes to a timer
         config.load()
-        self.state = ServerState()
-        self.transport = MemoryTransport()
+        self.state = state or ServerState()
+        self.transport = MemoryTransport(peer)
         self.protocol = self.transport.protocol = kind(config, self.state, {}, loop)
         self.protocol.connection_made(self.transport)
 
@@ -129,7 +143,7 @@ class Connection:
     async def hang_up(self) -> None:
         """The client goes; returns when nothing is left of the connection."""
         await self.settle()
-        self.transport.close()
+        self.transport.abort()
         for _ in range(3):
             await asyncio.sleep(0)
         if self.state.tasks:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -107,7 +108,10 @@ class Client:
 
 @asynccontextmanager
 async def serving(
-    app: EchoApp, limits: Limits | None = None, gate: Gate | None = None
+    app: EchoApp,
+    limits: Limits | None = None,
+    gate: Gate | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Server]:
     """Run a server with our guard on a loopback port."""
     listener = socket.create_server(("127.0.0.1", 0))
@@ -124,6 +128,7 @@ async def serving(
         access_log=False,
     )
     config.load()
+    config.ssl = tls
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
     await server.startup(sockets=[listener])

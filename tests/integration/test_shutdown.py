@@ -1,5 +1,6 @@
 """Stopping the proxy: running calls are told, settled, and leave no trace of a failure."""
 
+import json
 import signal
 from collections.abc import Callable
 
@@ -51,6 +52,35 @@ def test_a_second_signal_ends_streams_with_words(
     rows = stack.settled(sandbox, 5)
     assert {row["outcome"] for row in rows} == {"shutdown"}
     assert stack.account(sandbox)["reserved_nano"] == 0
+    assert "Traceback" not in stack.log("proxy")
+
+
+def test_who_comes_after_the_last_words_gets_them_too(
+    make_stack: Callable[..., Stack], upstream: StubUpstream
+) -> None:
+    """B89: a call whose body ends when the others were told already is told at once, with 503."""
+    stack = make_stack(proxy_settings={"DAYPASS_DRAIN_SECONDS": "4"})
+    sandbox = stack.sandbox()
+    token = stack.access_token(sandbox)
+    upstream.always([Send(sse_answer()), chunk(START), Stall()])
+    told = RawStream.post(stack.proxy_url, token, BODY)
+    told.until(START)
+    data = json.dumps(BODY).encode()
+    head = (
+        "POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        f"authorization: Bearer {token}\r\ncontent-length: {len(data)}\r\n\r\n"
+    )
+    late = RawStream.send(stack.proxy_url, head.encode() + data[:-1])
+    stack.processes["proxy"].send_signal(signal.SIGTERM)
+    told.rest()
+    assert b"restarting" in told.body
+    late.sock.sendall(data[-1:])
+    late.rest()
+    assert late.complete
+    assert late.status == 503
+    assert b"restarting" in late.body
+    assert stack.processes.pop("proxy").wait(20) == 0
+    assert {row["outcome"] for row in stack.settled(sandbox, 2)} == {"shutdown"}
     assert "Traceback" not in stack.log("proxy")
 
 

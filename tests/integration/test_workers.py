@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -130,6 +131,35 @@ def test_workers_drain_together(make_stack: Callable[..., Stack], upstream: Stub
         assert stream.complete
         assert b"event: error" in stream.body
     assert {row["outcome"] for row in stack.settled(sandbox, 8)} == {"shutdown"}
+    stack.start_proxy()
+
+
+def test_nobody_waits_at_the_unix_socket_of_workers_that_end(
+    make_stack: Callable[..., Stack], upstream: StubUpstream
+) -> None:
+    """B53: once nothing new is taken, a client of the shared Unix socket is refused at once."""
+    stack, _, _ = with_workers(make_stack, DAYPASS_DRAIN_SECONDS="8")
+    token = stack.access_token(stack.sandbox())
+    upstream.always([Send(sse_answer()), chunk(START), Stall()])
+    stream = RawStream.post(stack.proxy_url, token, BODY)
+    stream.until(START)
+
+    def is_taken() -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(1.0)
+            try:
+                sock.connect(str(stack.proxy_socket))
+                sock.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+                return bool(sock.recv(1))
+            except ConnectionError:
+                return False
+
+    assert is_taken()
+    stack.processes["proxy"].send_signal(signal.SIGTERM)
+    eventually(lambda: not is_taken())
+    assert stack.processes["proxy"].poll() is None
+    stream.close()
+    assert stack.processes.pop("proxy").wait(20) == 0
     stack.start_proxy()
 
 

@@ -1,7 +1,9 @@
 """The line writer: order, bounds, and that nobody ever waits for a reader."""
 
+import gc
 import os
 import select
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
@@ -193,6 +195,32 @@ def test_a_line_after_a_torn_one_begins_anew(pipe: Pipe, monkeypatch: pytest.Mon
     lines.write(b"whole\n", soon=True)
     assert pipe.read_until(b"whole\n") == [b"123", b"whole"]
     lines.close()
+
+
+def test_who_is_interrupted_by_the_collector_does_not_wait_for_himself(pipe: Pipe) -> None:
+    """What the collector finds may write a line, also in the midst of the writing of another."""
+    lines = writer(pipe, linger=0.01)
+
+    class Found:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            lines.write(b"found\n")
+
+    class Collecting(list[bytes]):
+        def append(self, line: bytes) -> None:
+            gc.collect()
+            super().append(line)
+
+    lines._lines = Collecting()
+    Found()
+    worker = threading.Thread(target=lines.write, args=(b"line\n",), daemon=True)
+    worker.start()
+    worker.join(3.0)
+    assert not worker.is_alive()
+    lines.close()
+    assert sorted(pipe.read_until(b"\n")) == [b"found", b"line"]
 
 
 def test_a_forked_child_begins_anew(pipe: Pipe) -> None:

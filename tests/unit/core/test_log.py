@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from daypass_core.log import (
+    DirectHandler,
     Line,
     LineHandler,
     configure,
@@ -315,6 +316,25 @@ def test_level_of_closing_lines(file: File) -> None:
     logging.getLogger().setLevel(logging.WARNING)
     file.tell(Closed(request_id="req_1", model="m"))
     assert file.text == ""
+
+
+def test_without_a_thread_a_line_that_finds_no_room_is_dropped() -> None:
+    """A process that forks is held up by nobody's full pipe; what is missing is told."""
+    out, into = os.pipe()
+    handler = DirectHandler("proxy", into)
+    record = logging.makeLogRecord({"msg": "worker_ended", "fields": {"reason": "x" * 900}})
+    for _ in range(1_000):
+        handler.handle(record)
+    found = b""
+    while found.count(b"worker_ended") < 50:
+        found += os.read(out, 65536)
+    handler.handle(record)
+    told = [json.loads(line) for line in os.read(out, 65536).splitlines()]
+    assert told[-2]["event"] == "log_lines_dropped"
+    assert found.count(b"worker_ended") + told[-2]["count"] + len(told) - 1 == 1_001
+    os.close(out)
+    handler.handle(record)
+    os.close(into)
 
 
 def test_standard_error_of_a_process_is_buffered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from uvicorn.config import Config
@@ -11,6 +11,9 @@ from uvicorn.server import ServerState
 from daypass_core.punctual import PunctualProtocol
 from daypass_core.server import Listener
 from daypass_core.settings import Listen
+from tests.fakes.connection import MemoryTransport
+from tests.fakes.hand_loop import HandLoop
+from tests.support import aeventually
 
 REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nok"
 
@@ -69,6 +72,46 @@ async def test_serving_is_not_waiting(port: int) -> None:
     writer.write(REQUEST.replace(b"/ ", b"/slow ", 1))
     assert b"done" in await asyncio.wait_for(reader.readuntil(b"done"), 5)
     writer.close()
+
+
+async def answered(sent: bytes, loop: HandLoop) -> MemoryTransport:
+    """A connection without a socket, after it was sent something and answered it."""
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    transport = MemoryTransport()
+    transport.protocol = protocol = PunctualProtocol(config, ServerState(), {}, cast(Any, loop))
+    protocol.connection_made(transport)
+    transport.unsent = 10_000
+    protocol.data_received(sent)
+    await aeventually(lambda: b"done" in transport.written)
+    return transport
+
+
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+async def test_row_18_a_rest_of_an_answer_is_not_kept_for_ever(version: bytes) -> None:
+    """Row 18: a closed transport waits without end for what is not read; its client does not."""
+    loop = HandLoop()
+    transport = await answered(REQUEST.replace(b"1.1", version), loop)
+    loop.advance(9.0)
+    assert not transport.aborted
+    loop.advance(3.0)
+    assert transport.aborted
+    await aeventually(lambda: not loop.timers)
+
+
+async def test_row_18_who_does_not_read_a_large_answer_is_cut() -> None:
+    """Row 18: who reads on gets all the time that it takes, who has stopped is cut."""
+    loop = HandLoop()
+    transport = await answered(REQUEST, loop)
+    transport.unsent = 1_000_000
+    transport.protocol.pause_writing()
+    for _ in range(5):
+        loop.advance(9.0)
+        transport.unsent -= 100_000
+    assert not transport.aborted
+    loop.advance(21.0)
+    assert transport.aborted
+    await aeventually(lambda: not loop.timers)
 
 
 def test_listeners_are_punctual_unless_told_otherwise() -> None:

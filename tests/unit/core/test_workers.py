@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,17 +22,25 @@ PROGRAM = """
 
     workers.WEDGED_SECONDS, workers.FIRST_PAUSE, workers._LOOK_SECONDS = 1.0, 0.1, 0.2
     how = sys.argv[1]
-    lives = 0
+    forks = []
 
     def work(number, pulse):
         if how == "slow":
-            time.sleep(2.0)
+            for _ in range(20):
+                pulse.beat()
+                time.sleep(0.1)
+        if how == "mute" and number == 0 or how == "later mute" and len(forks) == 3:
+            time.sleep(60)
         if how == "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         else:
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        pulse.ready()
         while True:
             pulse.beat()
+            if how == "later mute" and len(forks) == 1:
+                time.sleep(0.3)
+                return 3
             if how == "alone" and number == 0:
                 time.sleep(0.3)
                 return 3
@@ -42,7 +51,7 @@ PROGRAM = """
                 time.sleep(60)
             time.sleep(0.05)
 
-    def fork(forks=[], real=os.fork):
+    def fork(real=os.fork):
         forks.append(1)
         if how == "alone" and len(forks) in (3, 4):
             raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -50,7 +59,7 @@ PROGRAM = """
 
     os.fork = fork
     workers.LONGEST_PAUSE = 0.2 if how == "alone" else 30.0
-    configure("test", "info", sys.stderr)
+    configure("test", "info", thread=False)
     sys.exit(workers.supervise(2, work, end_seconds=1.0))
 """
 
@@ -58,13 +67,13 @@ PROGRAM = """
 class Running:
     """The program above, and what it has said."""
 
-    def __init__(self, folder: Path, how: str) -> None:
+    def __init__(self, folder: Path, how: str, told: int | None = None) -> None:
         script = folder / "supervised.py"
         script.write_text(textwrap.dedent(PROGRAM))
         self.log = folder / "log"
         with self.log.open("wb") as out:
             command = [sys.executable, str(script), how]
-            self.process = subprocess.Popen(command, stdout=out, stderr=out)
+            self.process = subprocess.Popen(command, stdout=out, stderr=told or out)
 
     def said(self, event: str) -> int:
         """How often an event was told."""
@@ -95,6 +104,45 @@ def test_one_that_is_silent_is_killed_and_replaced(tmp_path: Path) -> None:
     eventually(lambda: running.said("worker_wedged") == 1, timeout=20)
     eventually(lambda: running.said("worker_started") >= 3, timeout=20)
     assert running.end() in (0, 1)
+
+
+def test_one_that_is_silent_from_the_beginning_is_replaced(tmp_path: Path) -> None:
+    """A worker that hangs before it serves is found as well, and another takes its place."""
+    running = Running(tmp_path, "later mute")
+    eventually(lambda: running.said("worker_wedged") == 1, timeout=20)
+    eventually(lambda: running.said("worker_ready") == 3, timeout=20)
+    assert running.said("worker_started") == 4
+    assert running.end() == 0
+
+
+def test_a_first_start_that_hangs_ends_the_service(tmp_path: Path) -> None:
+    """A worker that hangs at the very first start ends all of them with exit code 2."""
+    running = Running(tmp_path, "mute")
+    assert running.process.wait(20) == workers.EXIT_CANNOT_START
+    assert running.said("worker_wedged") == 1
+    assert running.said("worker_not_started") == 1
+
+
+def test_a_log_that_nobody_reads_holds_up_nobody(tmp_path: Path) -> None:
+    """With a full pipe for standard error workers are started, replaced and ended all the same."""
+    out, into = os.pipe()
+    os.set_blocking(into, False)
+    with suppress(BlockingIOError):
+        while os.write(into, b"y" * 4096):
+            pass
+    os.set_blocking(into, True)
+    running = Running(tmp_path, "dies", into)
+    children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
+    seen: set[str] = set()
+
+    def several() -> bool:
+        seen.update(children.read_text().split())
+        return len(seen) >= 4
+
+    eventually(several, timeout=20)
+    assert running.end() == 0
+    os.close(into)
+    os.close(out)
 
 
 def test_without_a_process_for_one_the_others_go_on(tmp_path: Path) -> None:
@@ -138,6 +186,7 @@ def test_a_pulse_without_a_listener_is_no_failure() -> None:
     pulse = Pulse(writing)
     for _ in range(100_000):
         pulse.beat()
+    pulse.ready()
     os.close(reading)
     pulse.beat()
     os.close(writing)

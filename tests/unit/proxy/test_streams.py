@@ -279,6 +279,17 @@ async def test_call_that_ends_before_its_turn() -> None:
     assert await task == "completed"
 
 
+async def test_what_enters_after_the_end_is_cut_like_the_others() -> None:
+    """B89: a call whose body was still coming when all were ended is ended as it enters."""
+    calls = LiveCalls()
+    with entered(calls, "req_1", make_claims()) as one:
+        calls.end(CutReason.SHUTDOWN)
+        with entered(calls, "req_2", make_claims()) as late:
+            assert (one.reason, late.reason) == (CutReason.SHUTDOWN, CutReason.SHUTDOWN)
+            with pytest.raises(CallCut), late.interruptible():
+                raise AssertionError("entered")
+
+
 async def test_expiry_does_not_cut() -> None:
     """B17: nothing here looks at expiry; a call with an expired token stays open."""
     calls = LiveCalls()
