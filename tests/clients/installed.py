@@ -72,20 +72,16 @@ def python_programs(lock: Path) -> Path:
 
 def frameworks_python() -> Path:
     """The Python of an environment that holds the agent frameworks and E2B's client."""
-    return _made("frameworks", HERE / "frameworks.txt", _install_frameworks) / "bin" / "python"
-
-
-def _install_frameworks(folder: Path) -> None:
-    _install_python(folder, HERE / "frameworks.txt")
-    # Once here instead of at each start, of which every one would take seconds.
-    _run([str(folder / "bin" / "python"), "-m", "compileall", "-q", "-j", "0", str(folder)], HERE)
+    return python_programs(HERE / "frameworks.txt") / "python"
 
 
 def _install_python(folder: Path, lock: Path) -> None:
     # Scripts of an environment name its folder, so it must not be moved with absolute paths in it.
     _run([str(UV), "venv", "-q", "--allow-existing", "--relocatable", str(folder)], HERE)
     python = ["--python", str(folder / "bin" / "python")]
-    _run([str(UV), "pip", "sync", "-q", *python, "--require-hashes", str(lock)], HERE)
+    # Compiled once here instead of at each start, of which every one would take seconds.
+    how = ["--compile-bytecode", "--require-hashes"]
+    _run([str(UV), "pip", "sync", "-q", *python, *how, str(lock)], HERE)
 
 
 def _npm() -> Path:

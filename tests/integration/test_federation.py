@@ -7,6 +7,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,27 +119,43 @@ class Kubelet:
         os.replace(link, self.file)
 
 
+Lived = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def lived(
+    federated: Stack, issuer: Issuer, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Lived]:
+    """Every stock client's rule and what it reported of its lives, which pass side by side."""
+    rules = {client: add_rule(federated, issuer, f"stock-{client[-3]}") for client in PYTHONS}
+    with ExitStack() as kubelets:
+        agents = {}
+        for client, rule in rules.items():
+            fresh = partial(projected, issuer, rule["name"])
+            kubelet = kubelets.enter_context(Kubelet(tmp_path_factory.mktemp("projected"), fresh))
+            environment = rule["environment"] | {"ANTHROPIC_IDENTITY_TOKEN_FILE": str(kubelet.file)}
+            agents[client] = Agent.start(client, environment, seconds=2.5 * LIFE, pause=0.3)
+        reports = {client: agent.reports() for client, agent in agents.items()}
+    return {client: (rules[client], reports[client]) for client in PYTHONS}
+
+
+def projected(issuer: Issuer, name: str) -> str:
+    """An assertion that ends soon."""
+    return issuer.token(sub=name, exp=int(time.time()) + LIFE)
+
+
 @pytest.mark.sdk
 @pytest.mark.parametrize("client", PYTHONS)
 def test_a_stock_client_lives_on_a_projected_token(
-    federated: Stack, issuer: Issuer, tmp_path: Path, client: str
+    federated: Stack, lived: dict[str, Lived], client: str
 ) -> None:
     """B18, B23: four variables and a file that changes; no call fails while many assertions end."""
-    rule = add_rule(federated, issuer, f"stock-{client[-3]}")
-    name = rule["name"]
-
-    def fresh() -> str:
-        return issuer.token(sub=name, exp=int(time.time()) + LIFE)
-
-    with Kubelet(tmp_path, fresh) as kubelet:
-        environment = rule["environment"] | {"ANTHROPIC_IDENTITY_TOKEN_FILE": str(kubelet.file)}
-        agent = Agent.start(client, environment, seconds=2.5 * LIFE, pause=0.3)
-        reports = agent.reports()
+    rule, reports = lived[client]
     assert len(reports) > 10
     assert all(report["ok"] for report in reports), reports
     listed = federated.admin("GET", "/v1/sandboxes").json()["sandboxes"]
     (mine,) = [one for one in listed if one["rule"] == rule["id"]]
-    assert mine["identity"] == {"sub": name}
+    assert mine["identity"] == {"sub": rule["name"]}
     assert len({row["token_id"] for row in federated.usage(mine)}) > 2
 
 

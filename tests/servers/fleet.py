@@ -41,6 +41,11 @@ class Fleet(Stack):
         """Origins of the brokers' admin listeners."""
         return self.admin_url, f"http://127.0.0.1:{self.second_admin}"
 
+    def start(self) -> None:
+        """Start the brokers, then the proxies."""
+        self.start_broker()
+        self.start_proxy()
+
     def start_broker(self) -> None:
         """Start both brokers; the first makes the keys that the second finds."""
         super().start_broker()

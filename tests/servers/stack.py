@@ -24,6 +24,7 @@ import psycopg
 import psycopg.rows
 
 from tests.servers.books import assert_books_right
+from tests.servers.ready import ready_file
 from tests.servers.record import record
 from tests.servers.roles import BROKER, PROXY, as_member
 from tests.support import eventually
@@ -179,12 +180,9 @@ class Stack:
 
     def __enter__(self) -> Self:
         try:
-            self.owner_command("migrate")
-            self.admin_credential = self.new_credential("admin")
             (self.folder / "policy.yaml").write_text(self.policy)
-            self.broker_command("apply", str(self.folder / "policy.yaml"))
-            self.start_broker()
-            self.start_proxy()
+            self.admin_credential = self._make_ready()
+            self.start()
         except BaseException:
             self.stop()
             raise
@@ -194,6 +192,20 @@ class Stack:
         self.stop()
         if kind is None:
             assert_books_right(self.database_url)
+
+    def _make_ready(self) -> str:
+        """Make the database ready for the services; return the admin's credential."""
+        file = self.folder / "daypass.db"
+        if self.database_url != f"sqlite:///{file}":
+            return self._by_commands()
+        kind = (self.policy, self.broker_environment["DAYPASS_MIN_TOKEN_TTL"])
+        return ready_file(file, kind, self._by_commands)
+
+    def _by_commands(self) -> str:
+        self.owner_command("migrate")
+        credential = self.new_credential("admin")
+        self.broker_command("apply", str(self.folder / "policy.yaml"))
+        return credential
 
     def broker_command(self, *words: str) -> str:
         """Run one command of the broker and return what it printed."""
@@ -219,15 +231,25 @@ class Stack:
         out = self.broker_command("credential", "create", "--role", role, *more, "--json")
         return cast(str, json.loads(out)["credential"])
 
+    def start(self) -> None:
+        """Start both at once; the proxy is asked second, when there are keys for it to read."""
+        self._spawn_broker()
+        self.spawn_proxy()
+        self._await_ready("broker", self.admin_url)
+        self._await_ready("proxy", self.proxy_url)
+
     def start_broker(self) -> None:
         """Start the broker and wait until it is ready."""
-        self._spawn("broker", ["-m", "daypass_broker", "serve"], self.broker_environment)
+        self._spawn_broker()
         self._await_ready("broker", self.admin_url)
 
     def start_proxy(self) -> None:
         """Start the proxy and wait until it is ready."""
         self.spawn_proxy()
         self._await_ready("proxy", self.proxy_url)
+
+    def _spawn_broker(self) -> None:
+        self._spawn("broker", ["-m", "daypass_broker", "serve"], self.broker_environment)
 
     def spawn_proxy(self) -> None:
         """Start the proxy, whatever becomes of it."""
