@@ -140,8 +140,9 @@ class GuardedConnection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """End what rests or has said nothing; what is being served is closed after its answer."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.keep_alive = False
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.keep_alive = False
         elif self.transport.get_write_buffer_size():
             self._hang_up()
         else:
