@@ -4,8 +4,10 @@ import asyncio
 import base64
 import hashlib
 import json
+import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -57,6 +59,22 @@ async def aeventually(fn: Callable[[], Any], timeout: float = 5.0) -> Any:
         if time.monotonic() > deadline:
             raise AssertionError(f"not true within {timeout} s; last result: {result!r}")
         await asyncio.sleep(_INTERVAL)
+
+
+@contextmanager
+def full_pipe() -> Iterator[int]:
+    """The end of a pipe to write to, which has no room and whose reader does not read."""
+    out, into = os.pipe()
+    os.set_blocking(into, False)
+    with suppress(BlockingIOError):
+        while os.write(into, b"x" * 4096):
+            pass
+    os.set_blocking(into, True)
+    try:
+        yield into
+    finally:
+        os.close(into)
+        os.close(out)
 
 
 @dataclass(frozen=True)

@@ -32,15 +32,8 @@ _PRAGMAS = (
 )
 # A query that waits longer than this is worth less than an answer of 503. Who is stopped in the
 # middle of an act must not keep its locks: the ledger needs the accounts.
-_CONNECT = {
+_CONNECT = database_url.NETWORK | {
     "target_session_attrs": "primary",  # a standby lags, and writes nothing
-    "connect_timeout": 3,
-    # A server that is gone without a word is noticed within seconds: else every thread would wait
-    # for it until the system gives up, a quarter of an hour later, the new primary long there.
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 5000,
     "options": "-c lock_timeout=5000 -c statement_timeout=10000"
     " -c idle_in_transaction_session_timeout=10000 -c timezone=UTC",
 }

@@ -15,6 +15,17 @@ _URL: Final = "DAYPASS_DATABASE_URL"
 _FILE: Final = "DAYPASS_DATABASE_URL_FILE"
 _LONGEST: Final = 16 * 1024  # bytes
 
+NETWORK: Final = {
+    "connect_timeout": 3,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 5000,
+}
+"""libpq's parameters by which a server that is gone without a word is noticed within seconds, on
+both sides of a statement: else whoever asked would wait until the system gives up, a quarter of an
+hour later, the new primary long there. The last in milliseconds, the others in seconds."""
+
 
 def read(reader: Reader, check: Callable[[str], str]) -> str:
     """Return the URL as it is now, as `check` leaves it; notes a problem and returns "" else."""

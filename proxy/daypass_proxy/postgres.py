@@ -18,15 +18,6 @@ from daypass_core import database_url
 DRIVER = "postgresql+psycopg://"
 """How SQLAlchemy, and so the broker, may spell the URL of the same database."""
 
-# A server that is gone without a word is noticed within seconds, on both sides of a statement.
-_NETWORK = {
-    "connect_timeout": 3,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 5000,
-}
-
 
 def parse(url: str) -> dict[str, Any]:
     """Return libpq's parameters of a database URL; raises ValueError that repeats nothing of it."""
@@ -59,7 +50,7 @@ def connect(
         "target_session_attrs": "primary",
         "application_name": name,
     }
-    return psycopg.connect(autocommit=True, **(_NETWORK | wanted | own))
+    return psycopg.connect(autocommit=True, **(database_url.NETWORK | wanted | own))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """A real proxy's figures and log lines: they say what happened, once, and hold nothing secret."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from tests.canary import forms
@@ -14,7 +12,7 @@ from tests.servers.client import RawStream
 from tests.servers.stack import Stack, call, free_port
 from tests.servers.stub import Reset, Send, Stall, StubUpstream, chunk
 from tests.servers.wire import message_start, sse_answer
-from tests.support import eventually
+from tests.support import eventually, full_pipe
 
 MODEL = "claude-sonnet-4-5"
 BODY: dict[str, object] = {
@@ -150,14 +148,8 @@ def test_a_log_that_nobody_reads_stops_nothing(make_stack: Callable[..., Stack])
     stack = make_stack()
     token = stack.access_token(stack.sandbox())
     stack.stop_process("proxy")
-    out, into = os.pipe()
-    os.set_blocking(into, False)
-    with suppress(BlockingIOError):
-        while os.write(into, b"x" * 65536):
-            pass
-    os.set_blocking(into, True)
     command = [sys.executable, "-m", "daypass_proxy", "serve"]
-    with os.fdopen(out), os.fdopen(into) as full:
+    with full_pipe() as full:
         stack.processes["proxy"] = subprocess.Popen(
             command, env=stack.proxy_environment, stdout=subprocess.DEVNULL, stderr=full
         )

@@ -6,14 +6,13 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from daypass_core import workers
 from daypass_core.workers import Pulse, supervise
-from tests.support import eventually
+from tests.support import eventually, full_pipe
 
 PROGRAM = """
     import os, signal, sys, time
@@ -125,24 +124,17 @@ def test_a_first_start_that_hangs_ends_the_service(tmp_path: Path) -> None:
 
 def test_a_log_that_nobody_reads_holds_up_nobody(tmp_path: Path) -> None:
     """With a full pipe for standard error workers are started, replaced and ended all the same."""
-    out, into = os.pipe()
-    os.set_blocking(into, False)
-    with suppress(BlockingIOError):
-        while os.write(into, b"y" * 4096):
-            pass
-    os.set_blocking(into, True)
-    running = Running(tmp_path, "dies", into)
-    children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
-    seen: set[str] = set()
+    with full_pipe() as into:
+        running = Running(tmp_path, "dies", into)
+        children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
+        seen: set[str] = set()
 
-    def several() -> bool:
-        seen.update(children.read_text().split())
-        return len(seen) >= 4
+        def several() -> bool:
+            seen.update(children.read_text().split())
+            return len(seen) >= 4
 
-    eventually(several, timeout=20)
-    assert running.end() == 0
-    os.close(into)
-    os.close(out)
+        eventually(several, timeout=20)
+        assert running.end() == 0
 
 
 def test_without_a_process_for_one_the_others_go_on(tmp_path: Path) -> None:
