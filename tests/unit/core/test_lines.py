@@ -138,6 +138,7 @@ def test_a_reader_that_does_not_read_holds_nobody_up(pipe: Pipe) -> None:
     assert sum(told) == lost
     assert pipe.seen.count(line) == 1_000 - lost
     assert pipe.seen.endswith(b"dropped %d\n" % told[-1])
+    assert lines.flush(SILENCE_SECONDS)  # what was read counts as waiting until the thread says so
     lines.write(b"after\n", soon=True)
     assert pipe.read_until(b"after\n")[-1] == b"after"
     assert lines.dropped == lost
