@@ -47,8 +47,12 @@ class LineWriter:
         self._lock = threading.RLock()
         self._progress = threading.Condition(self._lock)
         self._idle = True  # nothing was taken for as long as `_linger`
-        self._some = threading.Event()  # the thread is to look for lines
-        self._due = threading.Event()  # it is not to wait for more
+        self._hurried = False
+        # The thread can be interrupted so too, and an event makes things with its lock in hand. So
+        # these are plain locks, free as soon as the thread is to look, and is not to wait for more.
+        self._some, self._due = threading.Lock(), threading.Lock()
+        self._some.acquire()
+        self._due.acquire()
         self._lines: list[bytes] = []
         self._queued = self._writing = 0  # bytes
         self._taken = self._done = 0  # lines
@@ -69,10 +73,9 @@ class LineWriter:
             self._queued += size
             self._taken += 1
             if self._idle:
-                self._idle = False
-                self._some.set()
-            if (soon or self._queued >= BATCH_BYTES) and not self._due.is_set():
-                self._due.set()
+                self._look()
+            if (soon or self._queued >= BATCH_BYTES) and not self._hurried:
+                self._hurry()
             if self._thread is None:
                 self._start()
 
@@ -95,9 +98,18 @@ class LineWriter:
         if thread is not None:
             thread.join(timeout)
 
+    def _look(self) -> None:
+        """Have the thread look for lines; with the lock."""
+        if self._idle:
+            self._idle = False
+            self._some.release()
+
     def _hurry(self) -> None:
-        self._some.set()
-        self._due.set()
+        """Have it look at once; with the lock."""
+        self._look()
+        if not self._hurried:
+            self._hurried = True
+            self._due.release()
 
     def _start(self) -> None:
         """Start the thread, unless the interpreter is ending: then nobody is kept waiting."""
@@ -114,18 +126,21 @@ class LineWriter:
         self._done = self._taken
 
     def _run(self) -> None:
+        lines: list[bytes] = []
         while self._thread is not None:
-            self._some.wait()
-            self._due.wait(self._linger)
+            if not lines:
+                self._some.acquire()
+            self._due.acquire(timeout=self._linger)
+            fresh: list[bytes] = []  # not made with the lock in hand, for the same reason
             with self._lock:
-                lines, self._lines = self._lines, []
+                lines, self._lines = self._lines, fresh
                 self._writing, self._queued = self._queued, 0
                 untold, self._untold = self._untold, 0
-                self._due.clear()
-                if not lines:
-                    # Only after a pause: to be woken for each first line costs more than to look.
-                    self._idle = True
-                    self._some.clear()
+                if self._hurried:
+                    self._hurried = False
+                    self._due.acquire(blocking=False)  # where it came after the wait
+                # Only after a pause: to be woken for each first line costs more than to look.
+                self._idle = not lines
             if untold:
                 # They came after all that is in this batch, which had filled the room.
                 self._put([*lines, self._tell_dropped(untold)], extra=1)

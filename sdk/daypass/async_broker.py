@@ -64,6 +64,8 @@ class AsyncBroker:
             finally:
                 for beat in beats:
                     beat.cancel()
+                if beats:  # none of them comes after the end
+                    await asyncio.wait(beats)
         except BaseException:
             with suppress(DaypassError):  # the first error is the one to see
                 await self._end(made)
@@ -82,7 +84,7 @@ class AsyncBroker:
         while seconds is not None:
             await asyncio.sleep(seconds / 3)
             with suppress(DaypassError):  # the next one may get through
-                await asyncio.to_thread(self.sync.beat, sandbox.id)
+                await _to_its_end(partial(self.sync.beat, sandbox.id))
 
     async def _end(self, made: list[Sandbox]) -> None:
         ended = [_to_its_end(partial(self.sync.end, each.id)) for each in made]

@@ -154,6 +154,8 @@ class _Child:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] | None = None
+        """Signals that came while it was being started; None before that."""
         self._before: dict[int, object] = {}
 
     def take_signals(self) -> None:
@@ -170,6 +172,7 @@ class _Child:
 
     def run(self, command: Sequence[str], environment: dict[str, str]) -> int:
         """Start the command and wait for it."""
+        self._early = []
         try:
             self._process = subprocess.Popen(command, env=environment)
         except FileNotFoundError:
@@ -178,12 +181,21 @@ class _Child:
         except OSError as error:
             _say(f"cannot start {command[0]}: {error.strerror}")
             return NOT_STARTED
+        for number in self._early:
+            self._send(number)
         code = self._process.wait()
         return code if code >= 0 else 128 - code
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
-        if self._process is None:
+        if self._process is not None:
+            self._send(number)
+        elif self._early is not None:
+            self._early.append(number)  # it may run already
+        else:
             raise SystemExit(128 + number)
+
+    def _send(self, number: int) -> None:
+        assert self._process is not None
         name = signal.Signals(number).name
         if name in _FROM_TERMINAL and _in_foreground():
             return  # the terminal has sent it to the command as well

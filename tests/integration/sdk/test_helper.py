@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -121,6 +122,11 @@ def test_run_gives_a_command_a_url_and_no_credential(stack: Stack, tmp_path: Pat
     assert sandbox["launch"]["credential"] not in done.stdout
 
 
+def heed_interrupts() -> None:
+    """What a background job made of the signal for the whole test run must not decide."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_the_command_says_where_it_serves(stack: Stack, tmp_path: Path) -> None:
     """`daypass helper` stays until it is interrupted, and ends well."""
     sandbox = stack.sandbox()
@@ -130,11 +136,13 @@ def test_the_command_says_where_it_serves(stack: Stack, tmp_path: Path) -> None:
         "PATH": os.defpath,
     }
     command = [sys.executable, "-m", "daypass", "helper", "--json", "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    ) as process:
         try:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["url"]
             assert call(url, "GET", "/v1/self").json()["sandbox"] == sandbox["id"]
         finally:
-            process.send_signal(2)
+            process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0

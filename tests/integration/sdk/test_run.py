@@ -7,12 +7,13 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from daypass.run import _Child
 from tests.unit.sdk.token_server import LAUNCH, TokenServer, token_server
 
 PRINT_ENVIRONMENT = (
@@ -294,6 +295,27 @@ def test_signals_are_passed_on(
         finally:
             process.kill()
     assert (out, process.returncode) == (f"got {name}\n", 3)
+
+
+def test_a_signal_while_the_command_starts_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command may run before we know of it: it is not left behind."""
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def starts_slowly(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        started.append(popen(command, env=env))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", starts_slowly)
+    child = _Child()
+    child.take_signals()
+    try:
+        assert child.run(["sleep", "60"], {"PATH": os.defpath}) == 128 + signal.SIGTERM
+    finally:
+        child.restore_signals()
+        started[0].kill()
+        started[0].wait()
 
 
 @pytest.mark.parametrize("single_use", [False, True])

@@ -104,7 +104,7 @@ def test_closing_writes_what_waits(pipe: Pipe) -> None:
     """Nothing that was taken is left behind; what is said after the end is written directly."""
     lines = writer(pipe)
     lines.write(b"one\n")
-    lines.close()
+    lines.close(SILENCE_SECONDS)
     lines.write(b"two\n")
     assert pipe.read() == b"one\ntwo\n"
 
@@ -113,11 +113,11 @@ def test_flushing_waits_until_all_is_written(pipe: Pipe) -> None:
     """After a flush the lines are out, and further ones are taken."""
     lines = writer(pipe)
     lines.write(b"one\n")
-    assert lines.flush()
+    assert lines.flush(SILENCE_SECONDS)
     assert pipe.read() == b"one\n"
-    assert lines.flush()
+    assert lines.flush(SILENCE_SECONDS)
     lines.write(b"two\n")
-    lines.close()
+    lines.close(SILENCE_SECONDS)
     assert pipe.read() == b"one\ntwo\n"
 
 
@@ -218,10 +218,31 @@ def test_who_is_interrupted_by_the_collector_does_not_wait_for_himself(pipe: Pip
     Found()
     worker = threading.Thread(target=lines.write, args=(b"line\n",), daemon=True)
     worker.start()
-    worker.join(3.0)
+    worker.join(SILENCE_SECONDS)
     assert not worker.is_alive()
-    lines.close()
+    lines.close(SILENCE_SECONDS)
     assert sorted(pipe.read_until(b"\n")) == [b"found", b"line"]
+
+
+def test_the_thread_that_is_interrupted_by_the_collector_goes_on(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the collector finds may write a line also while the thread begins to wait for more."""
+    lines = writer(pipe, linger=0.01)
+    make = threading._allocate_lock  # type: ignore[attr-defined]
+    found: list[bool] = []
+
+    def interrupted() -> object:
+        if threading.current_thread() is lines._thread and not found:
+            found.append(True)
+            lines.write(b"found\n", soon=True)
+        return make()
+
+    monkeypatch.setattr(threading, "_allocate_lock", interrupted)
+    for word in (b"one\n", b"two\n"):
+        lines.write(word)
+        pipe.read_until(word)
+    lines.close(SILENCE_SECONDS)
 
 
 def test_a_forked_child_begins_anew(pipe: Pipe) -> None:
@@ -233,8 +254,8 @@ def test_a_forked_child_begins_anew(pipe: Pipe) -> None:
         child = os.fork()
     if child == 0:
         lines.write(b"child\n")
-        lines.close()
+        lines.close(SILENCE_SECONDS)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    lines.close()
+    lines.close(SILENCE_SECONDS)
     assert pipe.read() == b"child\nparent\n"

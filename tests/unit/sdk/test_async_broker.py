@@ -159,3 +159,26 @@ async def test_a_heartbeat_goes_on_as_long_as_the_block(
             await asyncio.sleep(0.01)
     assert admin.calls[-1] == "DELETE /v1/sandboxes/sbx_a"
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+async def test_no_heartbeat_comes_after_the_end(
+    admin: AdminServer, broker: AsyncBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is under way when the block ends is over before the sandbox is ended."""
+    admin.answers["POST /v1/sandboxes"] = (201, {**SANDBOX, "heartbeat_seconds": 0.03})
+    under_way, go, beat = threading.Event(), threading.Event(), broker.sync.beat
+
+    def slowly(sandbox: str) -> dict[str, Any]:
+        under_way.set()
+        assert go.wait(20)
+        return beat(sandbox)
+
+    monkeypatch.setattr(broker.sync, "beat", slowly)
+    async with broker.sandbox():
+        assert await asyncio.to_thread(under_way.wait, 20)
+        asyncio.get_running_loop().call_later(0.2, go.set)
+    assert admin.calls == [
+        "POST /v1/sandboxes",
+        "POST /v1/sandboxes/sbx_a/heartbeat",
+        "DELETE /v1/sandboxes/sbx_a",
+    ]
