@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 UV := .cache/uv/bin/uv
 UV_VERSION := 0.13.9
+# A registry may be away for a moment: a command that asks one is tried three times.
+TRY := try() { for pause in 10 30 -; do timeout --foreground 1800 "$$@" && return; [ $$pause = - ] || { echo "failed; again in $$pause s: $$*" >&2; sleep $$pause; }; done; return 1; }; try
 export UV_PYTHON_DOWNLOADS := never
 export PYTHONDONTWRITEBYTECODE := 1
 
@@ -14,13 +16,14 @@ help: ## show this list
 
 .cache/uv/bin/uv:
 	@python3 -c 'import sys; sys.exit("daypass needs Python 3.11 or newer as python3; found %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-	@python3 -m venv .cache/uv && .cache/uv/bin/python -m pip install -q --disable-pip-version-check uv==$(UV_VERSION)
+	@python3 -m venv .cache/uv
+	@$(TRY) .cache/uv/bin/python -m pip install -q --disable-pip-version-check uv==$(UV_VERSION)
 
 .venv/.ready: .cache/uv/bin/uv uv.lock pyproject.toml $(wildcard */pyproject.toml) tests/clients/anthropic1.txt
 	@echo "installing locked dependencies (first time: a few minutes)"
-	@$(UV) sync -q --locked --all-packages --all-groups --compile-bytecode
+	@$(TRY) $(UV) sync -q --locked --all-packages --all-groups --compile-bytecode
 	@$(UV) venv -q --allow-existing .cache/clients/anthropic1
-	@$(UV) pip sync -q --compile-bytecode --python .cache/clients/anthropic1/bin/python --require-hashes tests/clients/anthropic1.txt
+	@$(TRY) $(UV) pip sync -q --compile-bytecode --python .cache/clients/anthropic1/bin/python --require-hashes tests/clients/anthropic1.txt
 	@touch $@
 
 setup: .venv/.ready ## install everything the project needs into .venv (locked)
@@ -37,7 +40,8 @@ format: setup ## rewrite files in house format
 
 test: setup check ## run every test on real servers (OpenBao, PostgreSQL, LLM, official clients)
 	@run=$$(mktemp -d /tmp/dp-XXXXXX); \
-	$(PY) -m pytest -q --basetemp=$$run/t && rm -rf $$run || { echo "what the run wrote: $$run"; exit 1; }
+	$(PY) -m pytest -q --basetemp=$$run/t || { echo "what the run wrote: $$run"; exit 1; }; \
+	rm -rf $$run || true
 
 test-unit: setup ## run the unit tests only (seconds)
 	@$(PY) -m pytest -q tests/unit

@@ -31,7 +31,10 @@ def leaks_below(folder: Path, except_for: Iterable[Path] = ()) -> list[str]:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not path.is_file() or path in allowed:
             continue
-        data = path.read_bytes()
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:  # gone since it was listed
+            continue
         if any(form in data for form in searched):
             found.append(str(path.relative_to(folder)))
     return found

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.canary import CANARY, key_files, leaks_below
 from tests.servers.books import assert_books_right, ledgers_below, verified
@@ -19,6 +20,11 @@ from tests.servers.record import record_to
 from tests.servers.stub import StubUpstream
 
 pytest_plugins = ["tests.servers.fixtures"]
+
+# As Hypothesis does in CI: how long an example takes is the machine's affair, and a run finds what
+# the one before it found. `make fuzz` looks for more.
+settings.register_profile("steady", deadline=None, derandomize=True, database=None)
+settings.load_profile("steady")
 
 REAL = {
     "openbao": "real OpenBao",

@@ -33,12 +33,13 @@ NOW = int(DEFAULT_NOW)
 
 def eventually(fn: Callable[[], _T], timeout: float = 5.0) -> _T:
     """Call `fn` until it returns something true and return that; fail after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+    patience = _Patience(timeout)
     while True:
+        late = patience.is_over()
         result = fn()
         if result:
             return result
-        if time.monotonic() > deadline:
+        if late:
             raise AssertionError(f"not true within {timeout} s; last result: {result!r}")
         time.sleep(_INTERVAL)
 
@@ -49,16 +50,34 @@ async def aeventually(fn: Callable[[], Awaitable[_T]], timeout: float = 5.0) -> 
 async def aeventually(fn: Callable[[], _T], timeout: float = 5.0) -> _T: ...
 async def aeventually(fn: Callable[[], Any], timeout: float = 5.0) -> Any:
     """Do as `eventually` does without blocking the loop; `fn` may be a coroutine function."""
-    deadline = time.monotonic() + timeout
+    patience = _Patience(timeout)
     while True:
+        late = patience.is_over()
         result = fn()
         if isinstance(result, Awaitable):
             result = await result
         if result:
             return result
-        if time.monotonic() > deadline:
+        if late:
             raise AssertionError(f"not true within {timeout} s; last result: {result!r}")
         await asyncio.sleep(_INTERVAL)
+
+
+class _Patience:
+    """So many seconds, and three times as many where that leaves no room for fifty tries.
+
+    While the machine stands still nobody gets on, so that time alone says nothing.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._ends = time.monotonic() + seconds
+        self._ends_late = self._ends + 2 * seconds
+        self._tries = min(50, int(seconds / _INTERVAL))
+
+    def is_over(self) -> bool:
+        """Say, before a try, whether it is the last one."""
+        self._tries -= 1
+        return time.monotonic() > (self._ends if self._tries < 0 else self._ends_late)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 `npm` comes from a Python package, Claude Code and the TypeScript SDK from npm, all pinned with
 hashes beside this file, so a test needs nothing but the registries. A folder is made whole under
 another name and then moved into place: two runs at once do not meet, and a broken download leaves
-nothing behind.
+nothing behind. What could not be installed is not tried again in the same run.
 A newer Claude Code or TypeScript SDK: change its version in the package.json of claude_code or
 typescript, then `.cache/clients/npm/bin/npm install --package-lock-only --ignore-scripts` there.
 """
@@ -11,16 +11,17 @@ typescript, then `.cache/clients/npm/bin/npm install --package-lock-only --ignor
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
+
+from tests.registries import ask
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / ".cache"
 UV = CACHE / "uv" / "bin" / "uv"
 PACKAGES = {"x86_64": "claude-code-linux-x64", "aarch64": "claude-code-linux-arm64"}
-SECONDS = 300.0
+_failed: dict[str, str] = {}
 
 
 def claude_code() -> Path:
@@ -57,7 +58,7 @@ def _npm_ci(folder: Path) -> None:
     command = [str(_npm()), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
     extra = {"PATH": f"{_npm().parent}:{os.defpath}"}
     authorities = os.environ.get("SSL_CERT_FILE")  # noqa: TID251 - of the registries, as uv reads it
-    _run(command, folder, {"NODE_EXTRA_CA_CERTS": authorities, **extra} if authorities else extra)
+    ask(command, folder, {"NODE_EXTRA_CA_CERTS": authorities, **extra} if authorities else extra)
 
 
 def openai_python() -> Path:
@@ -77,11 +78,11 @@ def frameworks_python() -> Path:
 
 def _install_python(folder: Path, lock: Path) -> None:
     # Scripts of an environment name its folder, so it must not be moved with absolute paths in it.
-    _run([str(UV), "venv", "-q", "--allow-existing", "--relocatable", str(folder)], HERE)
+    ask([str(UV), "venv", "-q", "--allow-existing", "--relocatable", str(folder)], HERE)
     python = ["--python", str(folder / "bin" / "python")]
     # Compiled once here instead of at each start, of which every one would take seconds.
     how = ["--compile-bytecode", "--require-hashes"]
-    _run([str(UV), "pip", "sync", "-q", *python, *how, str(lock)], HERE)
+    ask([str(UV), "pip", "sync", "-q", *python, *how, str(lock)], HERE)
 
 
 def _npm() -> Path:
@@ -99,21 +100,19 @@ def _made(name: str, lock: Path, install: Callable[[Path], None]) -> Path:
     copy = folder / ".lock"
     if copy.exists() and copy.read_bytes() == wanted:
         return folder
+    if name in _failed:
+        raise AssertionError(_failed[name])
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=folder.parent) as scratch:
         made, old = Path(scratch) / "made", Path(scratch) / "old"
         made.mkdir()
-        install(made)
+        try:
+            install(made)
+        except AssertionError as error:
+            _failed[name] = str(error)
+            raise
         (made / ".lock").write_bytes(wanted)
         if folder.exists():
             folder.rename(old)
         made.rename(folder)
     return folder
-
-
-def _run(command: Sequence[str], folder: Path, extra: Mapping[str, str] | None = None) -> None:
-    environment = os.environ | {"UV_PYTHON_DOWNLOADS": "never"} | dict(extra or {})  # noqa: TID251 - registries
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS
-    )
-    assert done.returncode == 0, f"{' '.join(command)}: {(done.stdout + done.stderr)[-2000:]}"

@@ -14,8 +14,8 @@ are revoked.
 Visitors live on whole tokens, longer than one of them, and come in further ways.
 """
 
-import json
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -25,6 +25,7 @@ from typing import Any
 
 from tests.canary import CANARY
 from tests.clients.conversation import DAYPASS_RUN, TALKERS, Conversation, Told
+from tests.clients.revoking import revoke
 from tests.clients.stock import Place
 from tests.clients.ways import forwarder, tls_proxy
 from tests.servers.agent import Agent
@@ -49,7 +50,6 @@ class Talk:
     stack: Stack
     sandbox: dict[str, Any]
     conversation: Conversation
-    folder: Path
     over: threading.Event
     turns: int = 0
     left: set[str] = field(default_factory=set)
@@ -72,29 +72,39 @@ class Talk:
         """Take turns until so many tokens have been used; every turn must succeed."""
         while len(used := self.tokens()) < tokens:
             for token in set(used[:-1]) - self.left:
-                self.revoke("jti", token)
-                self.left.add(token)
-            told = self.turn()
-            assert told.ok, (told, self.turns, self.conversation.complaints())
-            assert not self.over.wait(PAUSE), "ended before its time"
+                self.leave(token)
+            self.good_turn()
+
+    def good_turn(self) -> None:
+        """A turn after a pause, which succeeds."""
+        assert not self.over.wait(PAUSE), "ended before its time"
+        told = self.turn()
+        assert told.ok, (told, self.turns, self.conversation.complaints())
 
     def live(self) -> None:
         """Half of the lives, one token revoked, the other half."""
         self.go_on(LIVES // 2)
-        self.revoke("jti", self.tokens()[-1])
-        self.go_on(LIVES + 2)  # the revoked one was no whole life, nor is the last
+        lost = 1
+        while not self.lose():
+            lost += 1
+        self.go_on(LIVES + lost + 1)  # a revoked one was no whole life, nor is the last
 
-    def revoke(self, scope: str, ident: str) -> None:
-        """Revoke as an administrator does."""
-        order = {"scope": scope, "ident": ident, "reason": "test"}
+    def lose(self) -> bool:
+        """Revoke the token that the client holds and take a turn.
+
+        False when that took so long that the client may have asked for the next one before.
+        """
+        token = self.tokens()[-1]
+        revoke(self.stack, "jti", token)
+        self.good_turn()
+        (row,) = self.stack.rows("SELECT iat FROM token WHERE jti = ?", token)
+        return time.time() < int(row["iat"]) + LIFE
+
+    def leave(self, token: str) -> None:
+        """Revoke a token that the client has no more."""
+        order = {"scope": "jti", "ident": token, "reason": "test"}
         assert self.stack.admin("POST", "/v1/revocations", order).status == 201
-
-    def token(self) -> str:
-        """An access token of the sandbox that the test may use."""
-        if not self.through_run:
-            return self.stack.access_token(self.sandbox)
-        (cache,) = (self.folder / "daypass").glob("*.json")
-        return str(json.loads(cache.read_text())["access_token"])
+        self.left.add(token)
 
 
 @dataclass(frozen=True)
@@ -146,7 +156,7 @@ class Lives:
         variables["XDG_RUNTIME_DIR"] = str(folder)
         within = DAYPASS_RUN if launch == "single_use" else ()
         conversation = running.enter_context(talker.start(variables, folder, within))
-        return Talk(stack, sandbox, conversation, folder, self._over)
+        return Talk(stack, sandbox, conversation, self._over)
 
     def _visitors(self, folder: Path, running: ExitStack) -> dict[str, Visitor]:
         """Agents of both majors, by the way that they come."""

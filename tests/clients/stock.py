@@ -20,7 +20,7 @@ from tests.servers.agent import AGENT, PYTHONS
 
 HERE = Path(__file__).resolve().parent
 MODEL = "claude-sonnet-4-6"
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds after which a client counts as one that does not give up."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.clients.installed import frameworks_python
+from tests.clients.revoking import revoke
 from tests.clients.stock import PATIENCE, Place
 from tests.clients.test_recipes import ROOT, SENTENCE
 from tests.servers import openai_wire as wire
@@ -18,7 +19,6 @@ from tests.servers.openai_stack import UPSTREAM_KEYS, openai_stack
 from tests.servers.stack import Stack
 from tests.servers.stub import Send, StubUpstream
 from tests.servers.wire import json_answer, message_json
-from tests.support import eventually
 
 pytestmark = pytest.mark.sdk
 
@@ -95,10 +95,7 @@ class Agent:
 
     def revoke(self, scope: str, ident: str) -> None:
         """Revoke as an administrator does, and wait until the proxy has seen it."""
-        before = self.stack.log("proxy").count('"revocations_loaded"')
-        body = {"scope": scope, "ident": ident, "reason": "test"}
-        assert self.stack.admin("POST", "/v1/revocations", body).status == 201
-        eventually(lambda: self.stack.log("proxy").count('"revocations_loaded"') > before)
+        revoke(self.stack, scope, ident)
 
 
 @pytest.fixture

@@ -49,9 +49,9 @@ def test_a_revoked_sandbox_stops_the_client(
     stack = make_stack()
     sandbox = stack.sandbox()
     agent = Agent.start(
-        client, environment(stack, sandbox, tmp_path, stack.proxy_url), seconds=30, pause=0.1
+        client, environment(stack, sandbox, tmp_path, stack.proxy_url), seconds=300, pause=0.1
     )
-    eventually(lambda: len(stack.usage(sandbox)) >= 2, timeout=20)  # its start included
+    eventually(lambda: len(stack.usage(sandbox)) >= 2, timeout=90)  # its start included
     body = {"scope": "sandbox", "ident": sandbox["id"], "reason": "test"}
     assert stack.admin("POST", "/v1/revocations", body).status == 201
     reports = agent.reports()

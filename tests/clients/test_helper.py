@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.clients.conversation import TALKERS
+from tests.clients.revoking import revoke
 from tests.clients.stock import Place
 from tests.servers.stack import Stack
 from tests.servers.stub import StubUpstream
-from tests.support import eventually
 
 pytestmark = pytest.mark.sdk
 
@@ -34,7 +34,8 @@ def variables(stack: Stack, sandbox: dict[str, Any], folder: Path) -> dict[str, 
 
 def refused(stack: Stack, name: str, event: str) -> list[str]:
     """Why calls or exchanges were refused so far, by a service's log."""
-    lines = [json.loads(line) for line in stack.log(name).splitlines() if line.startswith("{")]
+    told = stack.complete_log(name).splitlines()
+    lines = [json.loads(line) for line in told if line.startswith("{")]
     reasons = (
         line.get("refused") or line.get("reason") for line in lines if line["event"] == event
     )
@@ -55,16 +56,13 @@ def test_a_lost_token_is_replaced_and_a_revocation_is_the_end(
     given = variables(stack, sandbox, tmp_path)
     with TALKERS["claude code"].start(given, tmp_path) as conversation:
         assert conversation.turn("Say hi.").ok
-        order = {"scope": "jti", "ident": stack.usage(sandbox)[-1]["token_id"], "reason": "test"}
-        assert stack.admin("POST", "/v1/revocations", order).status == 201
-        assert eventually(
-            lambda: conversation.turn("Again.").ok and len(tokens(stack, sandbox)) == 2
-        )
+        revoke(stack, "jti", stack.usage(sandbox)[-1]["token_id"])
+        assert conversation.turn("Again.").ok
+        assert len(tokens(stack, sandbox)) == 2
 
-        order = {"scope": "sandbox", "ident": sandbox["id"], "reason": "test"}
-        assert stack.admin("POST", "/v1/revocations", order).status == 201
-        told = eventually(lambda: now if not (now := conversation.turn("And again.")).ok else None)
-        assert told is not None
+        revoke(stack, "sandbox", sandbox["id"])
+        told = conversation.turn("And again.")
+        assert not told.ok
         assert conversation.end() == 1
         assert "apiKeyHelper" in told.text
         assert f"daypass sandbox restore {sandbox['id']}" in conversation.complaints()

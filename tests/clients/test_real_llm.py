@@ -53,7 +53,7 @@ def test_real_answer_with_usage_equal_to_the_servers_counters(
     real_stack: Stack, llm: LocalLlm, tmp_path: Path
 ) -> None:
     """Plain and streamed calls of two tenants book exactly what the LLM server counted."""
-    before = llm.counters()
+    before = llm.idle_counters()
     for tenant in ("acme", "globex"):
         sandbox = real_stack.sandbox(tenant)
         credential = tmp_path / f"{tenant}.jwt"
@@ -61,6 +61,7 @@ def test_real_answer_with_usage_equal_to_the_servers_counters(
         variables = sandbox["environment"] | {"ANTHROPIC_IDENTITY_TOKEN_FILE": str(credential)}
         reports = Agent.start("anthropic 2.x", variables, model=MODEL).reports()
         assert [report["ok"] for report in reports] == [True, True], reports
+        real_stack.settled(sandbox, 2)
     counted = llm.idle_counters().since(before)
     booked = real_stack.admin("GET", "/v1/usage").json()["totals"]
     assert booked["calls"] == 4

@@ -10,6 +10,7 @@ from daypass import TokenProvider
 from daypass.helper import Helper
 from tests.clients.matrix import agent_clients
 from tests.clients.matrix.client import Client, Errand, run
+from tests.clients.revoking import revoke
 from tests.servers import openai_wire as wire
 from tests.servers.openai_stack import KEY, POLICY, UPSTREAM_KEYS
 from tests.servers.stack import Stack
@@ -70,10 +71,10 @@ def test_a_program_with_a_static_url(
         ended = run(start, tmp_path)
         assert ended.code == 0, ended
         assert says in ended.out
-        assert len(upstream.requests) == client.asks
+        assert len(upstream.wait_for(client.asks)) == client.asks
         assert len(stack.settled(sandbox, client.asks)) == client.asks
 
-        stack.admin("POST", "/v1/revocations", {"scope": "sandbox", "ident": sandbox["id"]})
+        revoke(stack, "sandbox", sandbox["id"])
         ended = run(start, tmp_path)
         assert says not in ended.out
         assert len(upstream.requests) == client.asks

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from tests.clients.lives import LIVES, VISIT, WAYS, Lives, Talk
-from tests.clients.stock import MODEL
-from tests.servers.stack import Stack, call
+from tests.clients.revoking import revoke
+from tests.servers.stack import Stack
 from tests.servers.stub import StubUpstream
 from tests.support import eventually
 
 pytestmark = pytest.mark.sdk
 
-LONGEST = 400.0
+LONGEST = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,9 @@ def test_clients_live_across_a_token_expiry(lives: Lives) -> None:
 
 
 def log(stack: Stack, name: str) -> list[dict[str, Any]]:
-    """The log of a service, line by line."""
-    return [json.loads(line) for line in stack.log(name).splitlines() if line.startswith("{")]
+    """The log of a service, line by line, with all that came before."""
+    lines = stack.complete_log(name).splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 def issued(talk: Talk) -> set[str]:
@@ -58,7 +59,7 @@ def issued(talk: Talk) -> set[str]:
 
 
 def answered(talk: Talk) -> int:
-    """How many calls of a sandbox are booked; one that met the revocation half-way cost nothing."""
+    """How many calls of a sandbox are booked; one that was refused cost nothing."""
     return sum(
         row["state"] == "settled" and row["cost_nano"] > 0 for row in talk.stack.usage(talk.sandbox)
     )
@@ -74,9 +75,9 @@ def test_twenty_lives_and_a_lost_token_without_a_failed_call(lives: Lives, way: 
     assert issued(talk) >= set(tokens)
     ident = talk.sandbox["id"].encode()
     assert sum(ident in seen.body for seen in lives.upstream.requests) == talk.turns
-    assert eventually(lambda: answered(talk) >= talk.turns)
+    assert eventually(lambda: answered(talk) >= talk.turns, timeout=20)
     assert answered(talk) == talk.turns
-    # A call may have been on its way when its token was revoked: refused after its admission.
+    # A token may end by itself while its call is being admitted.
     assert set(talk.stack.incidents(talk.sandbox["id"])) <= {"call_refused:token_expired"}
 
 
@@ -105,14 +106,10 @@ def count(stack: Stack, upstream: StubUpstream) -> Count:
     )
 
 
-def revoked(talk: Talk) -> str:
-    """Revoke the sandbox just after its client took a new token; gives one that is over now."""
+def end_access(talk: Talk) -> None:
+    """Revoke the sandbox just after its client took a new token, and wait until that is seen."""
     talk.go_on(len(talk.tokens()) + 1)
-    ours = talk.token()
-    talk.revoke("sandbox", talk.sandbox["id"])
-    headers = {"authorization": f"Bearer {ours}"}
-    eventually(lambda: call(talk.stack.proxy_url, "GET", "/v1/self", headers=headers).status == 401)
-    return ours
+    revoke(talk.stack, "sandbox", talk.sandbox["id"])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -121,18 +118,14 @@ def test_a_revoked_sandbox_is_one_call_and_one_exchange(lives: Lives, way: str) 
     talk, lived = lives.talks[way]
     lived.result(0)
     stack = talk.stack
-    token = revoked(talk)
+    end_access(talk)
     before = count(stack, lives.upstream)
 
     told = talk.turn()
     code = talk.conversation.end()
 
-    # The log is in order: behind the line of this call none of the client's can come.
-    fence = stack.message(token, model=MODEL)
-    assert fence.status == 401
-    eventually(lambda: fence.headers["request-id"] in stack.log("proxy"))
     after = count(stack, lives.upstream)
-    assert after.calls <= before.calls + 2
+    assert after.calls <= before.calls + 1
     assert after.upstream == before.upstream
     # `daypass run` is a process of its own, and its next renewal may have been due.
     assert 1 <= after.exchanges - before.exchanges <= 1 + talk.through_run

@@ -44,11 +44,11 @@ def _running(
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
     try:
-        eventually(lambda: _listens(port), timeout=30)
+        eventually(lambda: _listens(port), timeout=90)
         yield
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(40)
 
 
 def _listens(port: int) -> bool:

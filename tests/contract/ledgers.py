@@ -244,7 +244,7 @@ class Backend(ABC):
             finally:
                 assert process.stdin is not None
                 process.stdin.close()
-                process.wait(10)
+                process.wait(60)
 
     def assert_right(self) -> None:
         """Fail unless every account is the sum of its rows and the database is in order."""

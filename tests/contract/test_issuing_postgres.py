@@ -120,7 +120,7 @@ def test_b16_brokers_that_start_at_once_agree(settings: Settings) -> None:
     meeting, rings = threading.Barrier(4), list[KeyRing]()
 
     def start() -> None:
-        meeting.wait(5)
+        meeting.wait(20)
         rings.append(open_ring(engine, settings.keys, new_id))
 
     threads = [threading.Thread(target=start) for _ in range(4)]

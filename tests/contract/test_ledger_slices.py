@@ -64,7 +64,7 @@ async def test_b06_a_broker_that_buys_and_gives_back_beside_two_ledgers(store: B
     async def calls(ledger: BatchedLedger, worker: str) -> int:
         billed = 0
         for number in range(40):
-            name, nano = rng.choice(leaves), rng.randrange(40)
+            name, nano = rng.choice(tuple(leaves)), rng.randrange(40)
             call = reservation(f"{worker}_{number}", nano, account=name, sandbox=worker)
             if isinstance(await ledger.reserve(call), Reserved):
                 billed += nano

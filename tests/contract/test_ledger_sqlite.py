@@ -19,7 +19,10 @@ from tests.support import aeventually
 
 
 class Faulty:
-    """A connection that fails as told: `fail` maps the start of a statement to what happens."""
+    """A connection that fails as told: `fail` maps the start of a statement to what happens.
+
+    It happens `before` the statement or `after` it was done, one by one; to some `nothing` does.
+    """
 
     made: ClassVar[list["Faulty"]] = []
 
@@ -42,9 +45,12 @@ class Faulty:
 
     def _run(self, execute: Any, statement: str, *values: Any) -> Any:
         for start, faults in self._fail.items():
-            if statement.strip().startswith(start) and faults:
-                if faults.pop(0) == "after":
-                    execute(statement, *values)
+            if not (statement.strip().startswith(start) and faults):
+                continue
+            fault = faults.pop(0)
+            if fault == "after":
+                execute(statement, *values)
+            if fault != "nothing":
                 raise sqlite3.OperationalError("disk I/O error")
         return execute(statement, *values)
 
@@ -160,12 +166,14 @@ async def test_a_store_that_fails_in_mid_batch_admits_nothing_and_comes_back(
     async with sqlite_store.ledger(FakeClock()) as ledger:
         faults["INSERT INTO usage"] = ["before"]
         faults[statement] = ["before"]
+        # Nor does the store come back before the second call was refused.
+        faults["BEGIN"] = ["before" if statement == "BEGIN" else "nothing", *["before"] * 100]
         with pytest.raises(LedgerUnavailable, match="disk I/O error"):
             await ledger.reserve(reservation("req_1", 50 * CENT))
         assert sqlite_store.sums() == (0, 0, 0)
-        faults.clear()
         with pytest.raises(LedgerUnavailable):
             await ledger.reserve(reservation("req_1", 50 * CENT))
+        faults.clear()
 
         async def admitted() -> bool:
             try:

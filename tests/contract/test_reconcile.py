@@ -99,7 +99,7 @@ def reconcile(environment: dict[str, str], *flags: str) -> subprocess.CompletedP
     """Run the command for the two days."""
     days = ["--from", str(FIRST), "--to", str(END)]
     command = [sys.executable, "-m", "daypass_proxy", "reconcile", *days, *flags]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert CANARY not in done.stdout + done.stderr
     return done
 
@@ -233,7 +233,7 @@ def test_a_wrong_question_is_exit_2(report: UsageReport, tmp_path: Path, flags: 
     """An empty or endless range, and what is no day or percent, are refused before anything."""
     environment = settings(f"sqlite:///{tmp_path}/daypass.db", report, tmp_path)
     command = [sys.executable, "-m", "daypass_proxy", "reconcile", *flags]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert report.queries == []

@@ -112,7 +112,7 @@ def test_killed_with_signal_9_and_run_twice_at_once(
         )
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=60) for process in both]
+    said = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     done = [json.loads(out) for out, _ in said]
     assert {"usage", "audit", "incidents", "sandboxes"} < set(done[0])

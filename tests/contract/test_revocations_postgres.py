@@ -26,7 +26,7 @@ from tests.support import aeventually, make_claims
 
 pytestmark = pytest.mark.postgres
 
-NEVER = 10.0
+NEVER = 60.0
 """Poll interval of a view that is to see only what it is told of."""
 
 
@@ -95,7 +95,7 @@ async def test_a_revocation_is_seen_and_cuts(store: Store, parts: Parts) -> None
 
 
 async def test_the_brokers_commit_ends_the_wait(store: Store) -> None:
-    """A view that would look again in 10 s sees what the broker revokes within a moment."""
+    """A view that would look again in a minute sees what the broker revokes within a moment."""
     view = RevocationView(
         PostgresRevocations(store.url), LiveCalls(), StoreClock(), poll_seconds=NEVER
     )
@@ -109,8 +109,7 @@ async def test_the_brokers_commit_ends_the_wait(store: Store) -> None:
         revocation.append(act, "sandbox", claims.sandbox, claims.issued_at, "")
     engine.dispose()
     began = time.monotonic()
-    await aeventually(lambda: view.verdict(claims))
-    assert time.monotonic() - began < NEVER / 4
+    await aeventually(lambda: view.verdict(claims), timeout=NEVER / 4)
     await view.close()
     assert time.monotonic() - began < NEVER / 2
 
@@ -126,17 +125,16 @@ async def test_a_dead_listener_is_replaced_at_once(store: Store) -> None:
     claims = make_claims()
     store.revoke(claims.sandbox, claims.issued_at)
     assert view.verdict(claims) is None
-    began = time.monotonic()
     store.end_connections()
-    await aeventually(lambda: view.verdict(claims))
-    assert time.monotonic() - began < NEVER / 4
+    await aeventually(lambda: view.verdict(claims), timeout=NEVER / 4)
     await view.close()
 
 
 async def test_the_clock_is_the_servers(parts: Parts) -> None:
     """The view carries the server's time into the clock, to the fraction of a second."""
     _, _, clock = parts
-    assert abs(clock.now() - time.time()) < 1.0
+    # One look may be slow; the next one brings the time again.
+    await aeventually(lambda: abs(clock.now() - time.time()) < 1.0)
 
 
 async def test_lost_connections_are_made_anew(store: Store, parts: Parts) -> None:
@@ -146,7 +144,7 @@ async def test_lost_connections_are_made_anew(store: Store, parts: Parts) -> Non
     store.end_connections()
     store.revoke(claims.sandbox, claims.issued_at)
     await aeventually(lambda: view.verdict(claims))
-    assert (view.age or 99) < 1
+    await aeventually(lambda: view.age is not None and view.age < 1)
 
 
 async def test_after_a_failover_a_version_says_nothing(store: Store, parts: Parts) -> None:
@@ -169,8 +167,7 @@ async def test_what_is_not_understood_ages_the_view(store: Store, parts: Parts) 
     with pytest.raises(Refusal):
         view.check_fresh()
     store.execute("INSERT INTO revocation_version VALUES (1, 7)")
-    await aeventually(lambda: (view.age or 99) < 0.1)
-    assert view.version == 7
+    await aeventually(lambda: view.version == 7 and (view.age or 99) < 0.1)
 
 
 async def test_a_locked_table_ages_the_view(store: Store, parts: Parts) -> None:
@@ -216,7 +213,7 @@ async def test_a_server_that_is_not_there() -> None:
     view.start()
     with pytest.raises(Refusal):
         view.check_fresh()
-    await asyncio.wait_for(view.close(), 5)
+    await asyncio.wait_for(view.close(), NEVER / 2)
     assert not view.ready
 
 

@@ -199,7 +199,7 @@ async def test_body_until_the_connection_ends(stub: StubUpstream, make: Make) ->
 
 async def test_silent_body(stub: StubUpstream, make: Make) -> None:
     """B25 (c): a body that falls silent is broken off, and told apart from a reset."""
-    stub.next([STREAM, chunk(b"x"), Stall()])
+    stub.next([Send(STREAM.data + chunk(b"x").data), Stall()])
     answer = await make(Timeouts(10, 10, 0.1)).send(request_to(stub.url))
     assert await answer.read() == b"x"
     with pytest.raises(UpstreamBroken) as caught:
@@ -222,7 +222,7 @@ async def test_read_within(stub: StubUpstream, make: Make) -> None:
 
 async def test_short_reads_do_not_extend_the_limit(stub: StubUpstream, make: Make) -> None:
     """B25 (c): the limit between bytes runs on across reads that gave None."""
-    stub.next([STREAM, chunk(b"x"), Stall()])
+    stub.next([Send(STREAM.data + chunk(b"x").data), Stall()])
     answer = await make(Timeouts(10, 10, 0.3)).send(request_to(stub.url))
     assert await answer.read(within=0.1) == b"x"
     with pytest.raises(UpstreamBroken) as caught:
@@ -250,7 +250,8 @@ async def test_slow_headers(stub: StubUpstream, make: Make) -> None:
     with pytest.raises(UpstreamUnreachable):
         await make(Timeouts(10, 0.1, 10)).send(request)
     assert request.sent
-    await asyncio.to_thread(stub.requests[0].peer_gone.wait, 5)
+    (seen,) = await asyncio.to_thread(stub.wait_for, 1)
+    await asyncio.to_thread(seen.peer_gone.wait, 5)
 
 
 async def test_refused_connection(make: Make) -> None:
@@ -297,7 +298,7 @@ async def test_close_drops_the_connection(stub: StubUpstream, make: Make) -> Non
     assert await answer.read() == b"x"
     answer.close()
     answer.close()
-    assert await asyncio.to_thread(stub.requests[0].peer_gone.wait, 2)
+    assert await asyncio.to_thread(stub.requests[0].peer_gone.wait, 20)
 
 
 async def test_cancelled_while_waiting(stub: StubUpstream, make: Make) -> None:
@@ -308,7 +309,7 @@ async def test_cancelled_while_waiting(stub: StubUpstream, make: Make) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await asyncio.to_thread(stub.requests[0].peer_gone.wait, 2)
+    assert await asyncio.to_thread(stub.requests[0].peer_gone.wait, 20)
 
 
 async def test_buffered(stub: StubUpstream, make: Make) -> None:

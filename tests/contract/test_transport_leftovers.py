@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from daypass_proxy.streams import CUT_AT_ONCE, CallCut, CutReason, LiveCalls
-from daypass_proxy.transport import Timeouts, UpstreamRequest, dial, pool
+from daypass_proxy.transport import UpstreamRequest, dial, pool
 from daypass_proxy.transport.addresses import Address
 from daypass_proxy.transport.answer import PoolAnswer
 from daypass_proxy.transport.connection import UNREAD_MAX, Connection
@@ -90,7 +90,7 @@ def answer_heads(
             while b"\r\n\r\n" not in seen:
                 seen += peer.recv(1024)
             peer.sendall(answer)
-        done.wait(10)
+        done.wait(60)
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
@@ -107,13 +107,13 @@ async def test_answered_by_the_head_alone(
         return sock
 
     monkeypatch.setattr(dial, "_open", distant)
-    transport = make(Timeouts(connect=5, first_byte=2, idle=2), tls=trust(authority.file))
+    transport = make(PATIENT, tls=trust(authority.file))
     done = threading.Event()
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        listener.settimeout(5)
+        listener.settimeout(10)
         tls = authority.server("127.0.0.1") if secure else None
         served = asyncio.create_task(
             asyncio.to_thread(answer_heads, listener, tls, whole(b"ok", status=status), done)
@@ -131,9 +131,10 @@ async def test_answered_by_the_head_alone(
 
 # asyncio itself loses a transport that is given up in the turn before its TLS begins.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_given_up_while_connecting(serving: Serving) -> None:
+async def test_given_up_while_connecting(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """B30 (b): a call that is given up, however far its connection had come, leaves nothing that
     the closing of the transport would wait for."""
+    monkeypatch.setattr(pool, "CLOSE_SECONDS", 600)
 
     async def call() -> None:
         (await transport.send(request_to(server.url))).close()
@@ -146,7 +147,7 @@ async def test_given_up_while_connecting(serving: Serving) -> None:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         await aeventually(lambda: len(transport._open) == idle(transport))
-        await asyncio.wait_for(transport.close(), 1)
+        await asyncio.wait_for(transport.close(), 20)
     gc.collect()  # warnings come here, where they are expected
 
 
@@ -160,7 +161,7 @@ async def test_close_does_not_wait_for_ever(make: Make, monkeypatch: pytest.Monk
     monkeypatch.setattr(pool, "CLOSE_SECONDS", 0.01)
     transport = make(PATIENT)
     transport._open.add(cast(Connection, Stuck()))
-    await asyncio.wait_for(transport.close(), 1)
+    await asyncio.wait_for(transport.close(), 20)
     transport._open.clear()
 
 
@@ -226,7 +227,7 @@ async def test_many_are_revoked_while_they_connect(make: Make) -> None:
     transport._dialer.connect = connect  # type: ignore[method-assign, assignment]
     async with RawServer(answering(whole(b"ok"), stall=True)) as server:
         tasks = [asyncio.create_task(one(n, request_to(server.url))) for n in range(count)]
-        await aeventually(lambda: waiting == count)
+        await aeventually(lambda: waiting == count, timeout=20)
         assert calls.cut_all(CutReason.REVOKED) == count
         ready.set()
         await asyncio.gather(*tasks)

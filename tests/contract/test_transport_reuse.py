@@ -26,7 +26,7 @@ async def call(transport: Pool, server: RawServer) -> bytes:
     [
         (KEPT, 1),
         (OK + b"transfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", 1),
-        (whole(b"ok", ("keep-alive", "timeout=5, max=100")), 1),
+        (whole(b"ok", ("keep-alive", "timeout=60, max=100")), 1),
         (b"HTTP/1.1 100 C\r\n\r\n" + KEPT, 1),
         (whole(b"ok", ("connection", "close")), 2),
         (whole(b"ok", ("connection", "x, Close")), 2),
@@ -324,7 +324,7 @@ async def test_close_ends_everything(make: Make) -> None:
 
 async def test_first_byte_is_not_the_next_ones_limit(make: Make) -> None:
     """Each wait has its own limit, whatever limit an earlier one on the connection had."""
-    transport = make(Timeouts(connect=10, first_byte=0.3, idle=10))
+    transport = make(Timeouts(connect=10, first_byte=2, idle=10))
     slow = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -338,7 +338,7 @@ async def test_first_byte_is_not_the_next_ones_limit(make: Make) -> None:
     async with RawServer(serve) as server:
         answer = await transport.send(request_to(server.url))
         assert await answer.read() == b"ok"
-        assert await answer.read(within=0.4) is None
+        assert await answer.read(within=2.1) is None
         slow.set()
         assert await read_all(answer) == b"ok"
         with pytest.raises(UpstreamUnreachable):

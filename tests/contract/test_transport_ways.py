@@ -114,19 +114,29 @@ async def test_next_address(make: Make, names: Names) -> None:
 
 
 async def test_silent_address(make: Make, names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address that does not answer leaves time for the next one."""
-    real = dial._open
+    """An address that does not answer leaves time for the next one: it has its half of all."""
+    real, timeout, limits = dial._open, asyncio.timeout, list[float]()
 
     async def connect(address: Address) -> socket.socket:
         if address[1][0] == "127.0.0.2":
             await asyncio.Event().wait()
         return await real(address)
 
+    def passing(seconds: float) -> asyncio.Timeout:
+        limits.append(seconds)
+        return timeout(seconds if len(limits) == 1 else 0.01)  # its half has passed
+
     monkeypatch.setattr(dial, "_open", connect)
     names.known["upstream.test"] = ["127.0.0.2", "127.0.0.1"]
     async with RawServer(answering(whole(b"ok"))) as server:
-        transport = make(Timeouts(1, 10, 10), inside=True)
-        assert await read_all(await transport.send(request_to(named(server)))) == b"ok"
+        transport = make(Timeouts(40, 10, 10), inside=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "timeout", passing)
+            answer = await transport.send(request_to(named(server)))
+        assert await read_all(answer) == b"ok"
+    assert limits[0] == 40
+    assert 0 < limits[1] <= 20
+    assert len(limits) == 2
 
 
 async def test_slow_look_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+import daypass_migrations
 from daypass_broker import db, partitions
 from daypass_broker.retention.months import Month
 from daypass_proxy.ledger import postgres_statements as sql
@@ -18,12 +19,21 @@ from daypass_proxy.ledger.verify import verify
 from tests.contract.ledgers import CENT, bill, reservation
 from tests.contract.ledgers_postgres import PostgresBackend
 from tests.contract.pruning import at, fill
+from tests.servers.postgres import PostgresServer
 from tests.servers.roles import BROKER, PROXY, as_member
 from tests.unit.broker.desk import Desk, make_desk_template
 
 pytestmark = pytest.mark.postgres
 
 MAKE = "SELECT daypass_make_usage_partition(%s)"
+
+
+@pytest.fixture(scope="module")
+def migrated_postgres(postgres_server: PostgresServer) -> str:
+    """A database that was migrated in this month: a run may go on over the end of one."""
+    url = postgres_server.new_database()
+    daypass_migrations.upgrade(url)
+    return url
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import uvicorn
 from daypass_proxy.gate import Gate
 from daypass_proxy.guard import GuardedProtocol, Limits, guarded
 from tests.fakes.anthropic import anthropic_render
+from tests.support import aeventually
 
 GET = b"GET /v1/self HTTP/1.1\r\nHost: proxy.test\r\n\r\n"
 CHUNKED = b"POST /v1/messages HTTP/1.1\r\nHost: proxy.test\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -62,10 +63,19 @@ class Server:
     app: EchoApp
     port: int
     uvicorn: uvicorn.Server
+    clients: "list[Client]" = field(default_factory=list)
 
-    async def connect(self) -> "Client":
-        """Open a connection."""
-        return Client(*await asyncio.open_connection("127.0.0.1", self.port))
+    async def connect(self, first: bytes = b"") -> "Client":
+        """Open a connection; whoever does not close it has it closed in the end.
+
+        `first` is there to be read before the server takes the connection: so none of its time for
+        that passes, however late the loop of both is.
+        """
+        sock = socket.create_connection(("127.0.0.1", self.port))
+        sock.sendall(first)
+        client = Client(*await asyncio.open_connection(sock=sock))
+        self.clients.append(client)
+        return client
 
     @property
     def connections(self) -> int:
@@ -106,6 +116,32 @@ class Client:
         self.writer.close()
 
 
+@dataclass
+class Kept:
+    """The connections that the server has taken: how many, and those of which something is left.
+
+    It forgets some before: those that it ended to make room, while TLS says goodbye.
+    """
+
+    taken: int = 0
+    left: set[GuardedProtocol] = field(default_factory=set)
+
+    def of(self, kind: type[GuardedProtocol]) -> type[GuardedProtocol]:
+        """Return the same protocol, whose connections are counted here."""
+
+        def connection_made(protocol: GuardedProtocol, transport: asyncio.Transport) -> None:
+            self.taken += 1
+            self.left.add(protocol)
+            kind.connection_made(protocol, transport)
+
+        def connection_lost(protocol: GuardedProtocol, exc: Exception | None) -> None:
+            kind.connection_lost(protocol, exc)
+            self.left.discard(protocol)
+
+        both = {"connection_made": connection_made, "connection_lost": connection_lost}
+        return type(kind.__name__, (kind,), both)
+
+
 @asynccontextmanager
 async def serving(
     app: EchoApp,
@@ -115,12 +151,13 @@ async def serving(
 ) -> AsyncIterator[Server]:
     """Run a server with our guard on a loopback port."""
     listener = socket.create_server(("127.0.0.1", 0))
+    connections = Kept()
     protocol: type[GuardedProtocol] = guarded(
         limits or Limits(), render=anthropic_render, gate=gate
     )
     config = uvicorn.Config(
         app,
-        http=protocol,
+        http=connections.of(protocol),
         ws="none",
         interface="asgi3",
         lifespan="off",
@@ -132,14 +169,19 @@ async def serving(
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
     await server.startup(sockets=[listener])
+    made = Server(app, listener.getsockname()[1], server)
     try:
-        yield Server(app, listener.getsockname()[1], server)
+        yield made
     finally:
-        for connection in list(server.server_state.connections):
+        await aeventually(lambda: connections.taken >= len(made.clients))
+        for client in made.clients:
+            client.writer.transport.abort()
+        for connection in list(connections.left):
             connection.transport.abort()
         for one in server.servers:
             one.close()
         for task in list(server.server_state.tasks):
             task.cancel()
         await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
+        await aeventually(lambda: not connections.left)
         listener.close()

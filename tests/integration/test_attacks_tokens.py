@@ -197,11 +197,14 @@ def test_b20_small_clock_differences_are_forgiven(
     """B20: 5 s of leeway for exp and nbf, 30 s for a future iat, and a life of an hour at most.
 
     Of the future: the clock that is wrong may be ours, so it is no 401, which would say that the
-    token is bad.
+    token is bad. An answer that took long is one to other differences, so it is asked for again.
     """
-    now = int(time.time())
-    claims = changed(token, **{name: now + offset for name, offset in times.items()})
-    assert bearer(stack, sign(key, claims)).status == status
+    judged, in_time = 0, 0
+    while time.time() >= in_time:
+        now = int(time.time())
+        claims = changed(token, **{name: now + offset for name, offset in times.items()})
+        judged, in_time = bearer(stack, sign(key, claims)).status, now + 2
+    assert judged == status
 
 
 def test_b19_each_end_of_a_token_has_its_status(

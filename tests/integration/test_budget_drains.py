@@ -1,10 +1,17 @@
 """Clients that leave: their answers are read on within the terms, and booked once (B05)."""
 
 import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.servers.billed import BODY, END, MODEL, START, at_rest, bill, post
 from tests.servers.client import RawStream
-from tests.servers.stack import Stack
+from tests.servers.stack import POLICY, Stack
 from tests.servers.stub import Send, Stall, StubUpstream, Wait, chunk
 from tests.servers.wire import (
     MESSAGE_STOP,
@@ -14,6 +21,17 @@ from tests.servers.wire import (
     sse_answer,
     text_delta,
 )
+from tests.support import eventually
+
+DRAINED = '    budget_usd: "5.00"\n    drain_seconds: "60"\n'
+
+
+@pytest.fixture(scope="module")
+def module_stack(folder: Path, module_stub: StubUpstream, keys: str) -> Iterator[Stack]:
+    """A stack that reads answers on for longer than a busy machine ever stands still."""
+    policy = POLICY.replace('    budget_usd: "5.00"\n', DRAINED)
+    with Stack(folder, module_stub.url, keys, policy=policy) as stack:
+        yield stack
 
 
 def test_b05_drained(stack: Stack, upstream: StubUpstream) -> None:
@@ -24,12 +42,20 @@ def test_b05_drained(stack: Stack, upstream: StubUpstream) -> None:
     upstream.next([Send(sse_answer()), chunk(START), *deltas, Wait("pause"), *rest])
     stream = post(stack, sandbox)
     stream.until(b"word199 ")
-    stream.close()
+    leave(stream)
     upstream.release("pause")
     (row,) = stack.settled(sandbox)
     assert (row["outcome"], row["estimated"]) == ("client_gone", 0)
     assert (row["input_tokens"], row["output_tokens"]) == (1000, 400)
     assert at_rest(stack, sandbox, 1)["spent_nano"] == bill(400)
+
+
+def leave(stream: RawStream) -> None:
+    """Hang up, and see that it was noticed: the rest of the answer must not be faster."""
+    stream.sock.shutdown(socket.SHUT_WR)
+    while stream.read_some():
+        pass
+    stream.close()
 
 
 def test_b05_drain_has_terms(stack: Stack, upstream: StubUpstream) -> None:
@@ -39,9 +65,17 @@ def test_b05_drain_has_terms(stack: Stack, upstream: StubUpstream) -> None:
     stream = post(stack, sandbox)
     stream.until(b"word")
     stream.close()
-    assert upstream.requests[0].peer_gone.wait(1.5)
+    assert upstream.requests[0].peer_gone.wait(20)
     (row,) = stack.settled(sandbox)
     assert (row["outcome"], row["estimated"]) == ("client_gone", 1)
+    closed = eventually(lambda: closed_call(stack, sandbox["id"]), timeout=20)
+    assert "drained_tokens" not in closed, "told of every call that was read on"
+
+
+def closed_call(stack: Stack, sandbox: str) -> dict[str, Any]:
+    """What the proxy said at the end of a call of this sandbox; empty before."""
+    lines = [json.loads(line) for line in stack.log("proxy").splitlines() if sandbox in line]
+    return next((line for line in lines if line["event"] == "call_closed"), {})
 
 
 def test_revocation_ends_a_drain(stack: Stack, upstream: StubUpstream) -> None:
@@ -55,7 +89,7 @@ def test_revocation_ends_a_drain(stack: Stack, upstream: StubUpstream) -> None:
     body = {"scope": "sandbox", "ident": sandbox["id"], "reason": "test"}
     answer = stack.admin("POST", "/v1/revocations", body)
     assert answer.status in (200, 201), answer.body
-    assert upstream.requests[0].peer_gone.wait(5)
+    assert upstream.requests[0].peer_gone.wait(20)
     (row,) = stack.settled(sandbox)
     assert (row["outcome"], row["estimated"]) == ("cut_revoked", 1)
 

@@ -95,11 +95,13 @@ def test_b35_a_killed_database_loses_nothing(
 def start(
     make_stack: MakeStack, upstream: StubUpstream, database_url: str
 ) -> tuple[Stack, Mapping[str, Any], Streams]:
-    """Start a stack with a short lease, and make clients for it that have not begun."""
+    """Start a stack with a short lease, and make clients for it that have not begun.
+
+    Its proxy turns nobody away for being late: how busy this machine is says nothing of the books.
+    """
     upstream.always(NumberedAnswers())
-    stack = make_stack(
-        database_url=database_url, proxy_settings={"DAYPASS_LEASE_SECONDS": str(LEASE_SECONDS)}
-    )
+    settings = {"DAYPASS_LEASE_SECONDS": str(LEASE_SECONDS), "DAYPASS_LAG_SECONDS": "0"}
+    stack = make_stack(database_url=database_url, proxy_settings=settings)
     sandbox = stack.sandbox(budget_usd="1000.00")
     return stack, sandbox, Streams([stack.proxy_url], stack.access_token(sandbox))
 
@@ -112,7 +114,7 @@ def at_rest(stack: Stack, sandbox: Mapping[str, Any]) -> list[dict[str, Any]]:
         held = account["reserved_nano"], account["tokens_reserved"], account["open_calls"]
         return held == (0, 0, 0)
 
-    eventually(resting, timeout=20 * LEASE_SECONDS)
+    eventually(resting, timeout=60 * LEASE_SECONDS)
     return stack.usage(sandbox)
 
 

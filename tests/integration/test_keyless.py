@@ -128,7 +128,7 @@ def test_an_error_that_holds_the_bearer_is_withheld(
         answer = stack.message(token)
         assert answer.status == 502
         assert CANARY.encode() not in answer.body
-    assert "upstream_leaked_key" in stack.log("proxy")
+    assert "upstream_leaked_key" in stack.complete_log("proxy")
 
 
 def test_an_endpoint_that_refuses(
@@ -142,7 +142,7 @@ def test_an_endpoint_that_refuses(
     eventually(lambda: lacks_keys(stack), timeout=20)
     endpoint.assertions |= {identity(1), identity(2)}
     eventually(lambda: call(stack.proxy_url, "GET", "/readyz").status == 200, timeout=20)
-    log = stack.log("proxy")
+    log = stack.complete_log("proxy")
     assert "token endpoint answered 401 (invalid_grant" in log
     assert "Traceback" not in log
 

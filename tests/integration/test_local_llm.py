@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import pytest
+from anthropic.types import Message
 
 from daypass_proxy.estimate import TEMPLATE_TOKENS
 from daypass_proxy.text_tokens import most_tokens
 from demo.services.llm import CUT_SLACK_TOKENS, Counters, LocalLlm
 from tests.fakes.texts import TEXTS
+from tests.servers.client import RawStream
 
 pytestmark = pytest.mark.llm
 
@@ -114,30 +118,38 @@ def test_a_prompt_is_no_longer_than_its_bound(
     assert counted > len(text) // 20, "it was counted at all"
 
 
-def test_a_cut_stream_is_counted_as_far_as_it_got(
-    llm: LocalLlm, client: anthropic.Anthropic
-) -> None:
+DELTA = b"event: content_block_delta"
+
+
+def test_a_cut_stream_is_counted_as_far_as_it_got(llm: LocalLlm) -> None:
     """Of a stream its client leaves, the prompt counts and each token up to a little after."""
     before = llm.counters()
-    deltas, prompt = 0, Counters(0, 0, 0, 0)
-    stream = client.messages.create(
-        model=llm.model, max_tokens=400, messages=ask("Tell a story of a whale."), stream=True
-    )
-    with stream:
-        for event in stream:
-            if event.type == "message_start":
-                prompt = as_counters(event.message.usage)
-            deltas += event.type == "content_block_delta"
-            if deltas == 6:
-                break
+    body = {"model": llm.model, "max_tokens": 400, "stream": True}
+    stream = RawStream.post(llm.url, KEY, body | {"messages": ask("Tell a story of a whale.")})
+    stream.until(lambda received: received.count(DELTA) >= 6)
+    # A client that was held up has been sent more than it looked at.
+    stream.sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while stream.read_some():
+            pass
+    stream.close()
+    prompt = as_counters(Message.model_validate(first_event(stream.body)["message"]).usage)
+    deltas = stream.body.count(DELTA)
     counted = llm.idle_counters().since(before)
     assert (counted.prompt_tokens, counted.cached_tokens) == (
         prompt.prompt_tokens,
         prompt.cached_tokens,
     )
     assert prompt.predicted_tokens == 0
-    # The client reads in chunks, so it may have been sent a little more than it looked at.
     assert deltas <= counted.predicted_tokens <= deltas + 2 * CUT_SLACK_TOKENS
+
+
+def first_event(body: bytes) -> dict[str, Any]:
+    """What the first event of a stream says."""
+    line = next(line for line in body.split(b"\n") if line.startswith(b"data: "))
+    event: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
+    assert event["type"] == "message_start"
+    return event
 
 
 def test_a_stopped_server_is_gone(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ def everything_happens(stack: Stack, upstream: StubUpstream, sandbox: dict[str, 
     assert stack.exchange(sandbox).status == 400
     # All but the call of the refused model were admitted; the limited one was tried with both keys.
     eventually(lambda: all(row["state"] == "settled" for row in stack.usage(sandbox)))
+    # Counted once it is over for the proxy as well, which is a moment after it is settled.
+    eventually(lambda: '"outcome":"cut_revoked"' in stack.log("proxy"), timeout=20)
 
 
 def test_every_metric_and_label_asked_for_is_in_a_real_scrape(

@@ -26,6 +26,9 @@ OUTPUT_NANO = 15_000
 """What an output token of the model costs."""
 NANO_PER_USD = 1_000_000_000
 
+NEVER_TOO_MUCH = {"DAYPASS_LAG_SECONDS": "0"}
+"""So many calls at once make the loop of a slow machine late: none may be turned away for that."""
+
 REJECTING = "{profiles: [coding], over_budget: reject}"
 
 Fleet = tuple[Stack, list[str]]
@@ -62,6 +65,7 @@ def module_fleet(
                 keys,
                 policy=policy,
                 database_url=database_url,
+                proxy_settings=NEVER_TOO_MUCH,
             )
         )
         more = [stack.another_proxy(f"proxy-{number}") for number in range(2, proxies + 1)]
@@ -203,8 +207,9 @@ def test_b32_clients_gone_at_every_event_are_billed_once(
         eventually(
             lambda: set(streams.aborted) >= set(range(events)) and streams.done >= CALLS, timeout=60
         )
+    seen = len(upstream.requests)
     rows = at_rest(stack, sandbox)
-    assert len(rows) >= len(upstream.requests)
+    assert len(rows) >= seen
     answers = [row["upstream_request_id"] for row in rows if row["upstream_request_id"]]
     assert len(answers) == len(set(answers))
     # Answers are read to their end within the drain, so each is known to the token.

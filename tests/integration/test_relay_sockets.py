@@ -106,7 +106,7 @@ async def stalled(proxy: Inside, stub: StubUpstream, size: int) -> tuple[Client,
     client = await proxy.connect()
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     await client.send(proxy.request(stream=True))
-    (connection,) = proxy.server.uvicorn.server_state.connections
+    (connection,) = await aeventually(lambda: list(proxy.server.uvicorn.server_state.connections))
     transport = connection.transport
     last = -1
 
@@ -134,7 +134,7 @@ async def test_a_reader_that_stops_holds_little(
     assert held < 1024 * KIB
     client.writer.transport.abort()
     (seen,) = stub.requests
-    assert await asyncio.to_thread(seen.peer_gone.wait, 5), "the upstream was let go of"
+    assert await asyncio.to_thread(seen.peer_gone.wait, 10), "the upstream was let go of"
     await aeventually(lambda: proxy.proxy.ledger.settlements)
     assert proxy.proxy.ledger.settlement.outcome is Outcome.CLIENT_GONE
 
@@ -186,7 +186,7 @@ async def test_whole_answer_to_a_client_that_leaves(proxy: Inside, stub: StubUps
     client = await proxy.ask(proxy.request())
     (seen,) = await asyncio.to_thread(stub.wait_for, 1)
     client.close()
-    assert await asyncio.to_thread(seen.peer_gone.wait, 2)
+    assert await asyncio.to_thread(seen.peer_gone.wait, 10)
     await aeventually(lambda: proxy.proxy.ledger.settlements)
     assert proxy.proxy.ledger.settlement.outcome is Outcome.CLIENT_GONE
 

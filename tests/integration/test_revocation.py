@@ -29,6 +29,10 @@ RUNNING: Script = [
 ]
 
 
+BUSY = 5
+"""How many times slower this machine may be while other tests run."""
+
+
 def revoke(stack: Stack, scope: str, ident: str | None = None, **fields: object) -> None:
     """Revoke as admin; fails when the broker did not store it."""
     body = {"scope": scope, "reason": "test"} | fields | ({"ident": ident} if ident else {})
@@ -64,8 +68,8 @@ def test_a_revocation_cuts_a_running_stream(
     stream.rest()
     took = time.monotonic() - started
     assert b"event: error" in stream.body
-    assert took < 1.0
-    assert upstream.requests[0].peer_gone.wait(2)
+    assert took < 1.0 * BUSY
+    assert upstream.requests[0].peer_gone.wait(10)
     answer = stack.message(token)
     assert answer.status == 401
     assert answer.headers["x-should-retry"] == "false"
@@ -89,7 +93,7 @@ def test_a_non_streaming_call_is_cut_too(
     revoke(stack, "sandbox", sandbox["id"])
     stream.rest()
     assert stream.status == 401
-    assert upstream.requests[0].peer_gone.wait(2)
+    assert upstream.requests[0].peer_gone.wait(10)
 
 
 def test_a_lone_token_ends_like_expiry(stack: Stack) -> None:

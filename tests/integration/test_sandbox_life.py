@@ -179,7 +179,7 @@ def test_a_vendor_that_kills_a_sandbox_ends_it_here(
     headers = {"content-type": "application/json", "e2b-signature": digest.decode()}
     answer = call(stack.admin_url, "POST", "/v1/webhooks/e2b", body, headers)
     assert (answer.status, answer.json()) == (200, {"status": "ended"})
-    eventually(lambda: stack.message(token).status == 401, timeout=2)
+    eventually(lambda: stack.message(token).status == 401)
     assert stack.exchange(sandbox).status == 400
     assert SECRET not in stack.log("broker")
 

@@ -218,7 +218,7 @@ def test_frozen(bao: OpenBao, vault: Vault) -> None:
         started = time.monotonic()
         with pytest.raises(VaultUnavailable, match="Timeout"):
             vault.read("secret", "llm/acme", "api_key")
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 15
     finally:
         bao.thaw()
     vault.read("secret", "llm/acme", "api_key")

@@ -1,6 +1,7 @@
 """A real OpenBao fails in its own ways: keys in memory serve 15 minutes, and it heals by itself."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -176,32 +177,58 @@ async def test_a_fault_is_survived_for_15_minutes(
         assert ring.keys.lacking is None
 
 
+class Heart:
+    """A thread that beats a hundred times a second; not while the whole machine stands still.
+
+    So many beats between two turns of a loop say that something held the loop.
+    """
+
+    def __init__(self) -> None:
+        self.beats = 0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._beat)
+
+    def __enter__(self) -> "Heart":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._ending.wait(0.01):
+            self.beats += 1
+
+
 async def test_a_frozen_vault_does_not_hold_the_loop(
     bao: DurableBao, settings: VaultSettings
 ) -> None:
     """B12: while 200 tenants come for the first time to a frozen Vault the loop goes on turning."""
-    worst = 0.0
+    longest = 0
     async with opened(settings, "vault://secret/llm/{tenant}#api_key") as ring:
         await asyncio.to_thread(bao.freeze)
 
-        async def watch() -> None:
-            nonlocal worst
+        async def watch(heart: Heart) -> None:
+            nonlocal longest
             while True:
-                began = time.monotonic()
+                before = heart.beats
                 await asyncio.sleep(0.01)
-                worst = max(worst, time.monotonic() - began)
+                longest = max(longest, heart.beats - before)
 
-        watching = asyncio.create_task(watch())
-        try:
-            began = time.monotonic()
-            calls = [ring.keys.header_for(f"t{n}", PROVIDER) for n in range(200)]
-            found = await asyncio.gather(*calls, return_exceptions=True)
-            assert {type(each) for each in found} == {KeyUnavailable}
-            assert time.monotonic() - began < 15
-        finally:
-            watching.cancel()
-            await asyncio.to_thread(bao.thaw)
-        assert worst < 0.5
+        with Heart() as heart:
+            watching = asyncio.create_task(watch(heart))
+            try:
+                began = time.monotonic()
+                calls = [ring.keys.header_for(f"t{n}", PROVIDER) for n in range(200)]
+                found = await asyncio.gather(*calls, return_exceptions=True)
+                assert {type(each) for each in found} == {KeyUnavailable}
+                assert time.monotonic() - began < 15
+                assert heart.beats > 50, "they did wait for it"
+            finally:
+                watching.cancel()
+                await asyncio.to_thread(bao.thaw)
+        assert longest < 50
 
 
 @pytest.mark.parametrize("how", ["deleted", "destroyed", "all gone"])

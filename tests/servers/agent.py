@@ -45,7 +45,7 @@ class Agent:
             )
         )
 
-    def reports(self, timeout: float = 60) -> list[dict[str, Any]]:
+    def reports(self, timeout: float = 180) -> list[dict[str, Any]]:
         """Wait for its end and read what it reported."""
         out, err = self.process.communicate(timeout=timeout)
         assert self.process.returncode == 0, err

@@ -40,7 +40,7 @@ def post(stack: Stack, sandbox: dict[str, Any], **fields: object) -> RawStream:
 
 def at_rest(stack: Stack, sandbox: dict[str, Any], rows: int) -> dict[str, Any]:
     """The account once so many calls are settled: nothing is held, all is the sum of its rows."""
-    found = eventually(lambda: settled(stack, sandbox, rows), timeout=15.0)
+    found = eventually(lambda: settled(stack, sandbox, rows), timeout=30.0)
     account = stack.account(sandbox)
     assert account["reserved_nano"] == account["tokens_reserved"] == account["open_calls"] == 0
     assert account["spent_nano"] == sum(row["cost_nano"] for row in found)

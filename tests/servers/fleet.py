@@ -93,14 +93,22 @@ class Fleet(Stack):
                 (sandbox["id"],),
             )
 
-    def end_listeners(self) -> int:
-        """End the connections on which the proxies wait for notifications; return how many."""
+    def listeners(self) -> set[int]:
+        """The connections on which the proxies wait for notifications, by their server's pids."""
         with self.database() as connection:
-            ended = connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            found = connection.execute(
+                "SELECT pid FROM pg_stat_activity"
                 " WHERE application_name = 'daypass-revocations' AND datname = current_database()"
             )
-            return len(ended.fetchall())
+            return {pid for (pid,) in found.fetchall()}
+
+    def end_listeners(self) -> set[int]:
+        """End these connections; return which they were."""
+        ended = self.listeners()
+        with self.database() as connection:
+            for pid in ended:
+                connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
+        return ended
 
     @contextlib.contextmanager
     def database(self) -> Iterator[psycopg.Connection]:

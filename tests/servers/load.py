@@ -90,7 +90,7 @@ class Streams:
         """How many streams came to the end that their client wanted."""
         return len(self.completed) + self.aborted.total()
 
-    def wait_for(self, more: int, timeout: float = 30.0) -> None:
+    def wait_for(self, more: int, timeout: float = 90.0) -> None:
         """Block until so many more streams are done."""
         with self._changed:
             wanted = self.done + more

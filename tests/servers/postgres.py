@@ -19,6 +19,7 @@ import psycopg
 from sqlalchemy.engine import make_url
 
 from tests.servers.books import assert_books_right, holds_ledger
+from tests.support import eventually
 
 
 class PostgresServer:
@@ -51,6 +52,8 @@ class PostgresServer:
         """End the server as a power cut does: every process at once, without a word."""
         psutil: Any = importlib.import_module("psutil")  # comes with the server's package
         postmaster = psutil.Process(self._server.get_pid())
+        postmaster.suspend()  # it must not start one that is not counted
+        eventually(lambda: postmaster.status() == psutil.STATUS_STOPPED)
         processes = [postmaster, *postmaster.children(recursive=True)]
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -18,6 +18,7 @@ class RawServer:
         self._serve = serve
         self._tls = tls
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = False
         self.connections = 0
         self.failures: list[BaseException] = []
         self.port = 0
@@ -37,17 +38,28 @@ class RawServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
+        # Whom a server accepted a moment before it is closed, nobody ever closes.
+        for _ in range(4):
+            await asyncio.sleep(0)
         self._server.close()
+        self._ended = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         assert kind is not None or not self.failures, self.failures
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Begin to serve; a task that is cancelled before it began would close nothing itself."""
+        if self._ended:
+            writer.transport.abort()
+            return
         self.connections += 1
+        task = asyncio.ensure_future(self._talk(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._serve(reader, writer)
         except asyncio.CancelledError:
@@ -57,7 +69,6 @@ class RawServer:
         except BaseException as error:
             self.failures.append(error)
         finally:
-            self._tasks.discard(task)
             writer.close()
             with suppress(ConnectionError, ssl.SSLError, asyncio.CancelledError):
                 await writer.wait_closed()

@@ -10,7 +10,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -24,6 +23,7 @@ import psycopg
 import psycopg.rows
 
 from tests.servers.books import assert_books_right
+from tests.servers.ports import free_port as free_port
 from tests.servers.ready import ready_file
 from tests.servers.record import record
 from tests.servers.roles import BROKER, PROXY, as_member
@@ -63,13 +63,6 @@ class Answer:
     def json(self) -> Any:
         """The body as JSON."""
         return json.loads(self.body)
-
-
-def free_port() -> int:
-    """A TCP port of the loopback address that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return cast(int, probe.getsockname()[1])
 
 
 def call(
@@ -221,7 +214,7 @@ class Stack:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
         )
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -264,8 +257,18 @@ class Stack:
         return f"http://127.0.0.1:{port}"
 
     def log(self, name: str) -> str:
-        """What one process has logged so far."""
-        return (self.folder / f"{name}.log").read_text(errors="replace")
+        """What one process has logged so far, in whole lines: one may be half-way to the file."""
+        text = (self.folder / f"{name}.log").read_text(errors="replace")
+        return text[: text.rfind("\n") + 1]
+
+    def complete_log(self, name: str) -> str:
+        """The log of broker or proxy with all that came before: it is in order, and comes late."""
+        if name == "broker":
+            last = self.admin("GET", "/v1/policy")
+        else:
+            last = call(self.proxy_url, "GET", "/v1/self")
+        eventually(lambda: last.headers["request-id"] in self.log(name), timeout=20)
+        return self.log(name)
 
     def _spawn(self, name: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -278,17 +281,17 @@ class Stack:
             assert self.processes[name].poll() is None, f"{name} ended: {self.log(name)[-3000:]}"
             try:
                 return call(url, "GET", "/readyz", timeout=2).status == 200
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 return False
 
-        eventually(ready, timeout=30)
+        eventually(ready, timeout=90)
 
     def stop_process(self, name: str, with_signal: int = signal.SIGTERM) -> int:
         """End one process and return its exit status."""
         process = self.processes.pop(name)
         process.send_signal(with_signal)
         try:
-            return process.wait(20)
+            return process.wait(40)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)
@@ -386,4 +389,4 @@ class Stack:
             done = len(found) == count and all(row["state"] == "settled" for row in found)
             return found if done else None
 
-        return eventually(rows) or []
+        return eventually(rows, timeout=20) or []

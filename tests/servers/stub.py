@@ -106,6 +106,7 @@ class StubUpstream:
         self._always: Answering | None = None
         self._gates: dict[str, threading.Event] = {}
         self._arrived = threading.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._ready = threading.Event()
@@ -163,20 +164,36 @@ class StubUpstream:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         server = self._loop.run_until_complete(
-            asyncio.start_server(self._serve, "127.0.0.1", 0, limit=64 * 1024 * 1024)
+            asyncio.start_server(self._connected, "127.0.0.1", 0, limit=64 * 1024 * 1024)
         )
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
+        # Whom a server accepted a moment before it is closed, nobody ever closes.
+        for sock in server.sockets:
+            self._loop.remove_reader(sock.fileno())
+        self._turn()
         server.close()
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._turn()  # what was cut is closed then
         self._loop.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _turn(self) -> None:
+        for _ in range(4):
+            self._loop.run_until_complete(asyncio.sleep(0))
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Begin to serve; a task that is cancelled before it began would close nothing itself."""
         self.connections += 1
+        task = self._loop.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         recorded: Recorded | None = None
         try:
             while (recorded := await read_request(reader)) is not None:

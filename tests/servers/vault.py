@@ -15,10 +15,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from daypass_core.vault_settings import VaultSettings
 from demo.services.openbao import SELF_PATHS, START_SECONDS, OpenBao, binary
-from demo.services.process import ServiceError, ServiceProcess, free_port
+from demo.services.process import ServiceError, ServiceProcess
 from tests.servers.ca import Authority
 from tests.servers.cluster import Cluster, Pod
 from tests.servers.issuer import Issuer, SigningPair
+from tests.servers.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = ROOT / "deploy" / "vault"
@@ -30,7 +31,7 @@ class DurableBao(OpenBao):
     def __init__(self, directory: Path, authority: Authority | None = None) -> None:
         """Start it, initialise and unseal it; with an authority it speaks TLS."""
         directory.mkdir(parents=True, exist_ok=True)
-        self.port = free_port(pair=True)
+        self.port, cluster_port = free_port(), free_port()
         self.audit_log = directory / "audit.log"
         self.root_token, self._unseal_key = "", ""
         self._directory = directory
@@ -55,10 +56,11 @@ storage "raft" {{
 }}
 listener "tcp" {{
   address = "127.0.0.1:{self.port}"
+  cluster_address = "127.0.0.1:{cluster_port}"
   {tls}
 }}
 api_addr = "{self.address}"
-cluster_addr = "https://127.0.0.1:{self.port + 1}"
+cluster_addr = "https://127.0.0.1:{cluster_port}"
 audit "file" "file" {{
   options {{
     file_path = "{self.audit_log}"
@@ -90,8 +92,9 @@ audit "file" "file" {{
         return not self._process.running()
 
     def audited(self) -> list[dict[str, Any]]:
-        """Every line of the audit log."""
-        return [json.loads(line) for line in self.audit_log.read_text().splitlines()]
+        """Every whole line of the audit log."""
+        lines = self.audit_log.read_text().split("\n")
+        return [json.loads(line) for line in lines[:-1]]
 
     def policy(self, name: str, text: str) -> None:
         """Write a policy."""

@@ -69,7 +69,9 @@ def visit(world: World, client: Client, scenario: Scenario, *, direct: bool = Fa
     """Send a client on its errand, wait for its end, and say what it did."""
     mark = f"cell-{next(numbers)}-"
     target = world.provider.port if direct else world.stack.proxy_port
-    with tempfile.TemporaryDirectory(prefix=mark) as scratch, Tap(target) as tap:
+    # A client may leave something behind that still writes there.
+    folder = tempfile.TemporaryDirectory(prefix=mark, ignore_cleanup_errors=True)
+    with folder as scratch, Tap(target) as tap:
         errand = _errand(world, scenario, mark, Path(scratch), tap.url, direct)
         twice = scenario.fault == BUSY and client.asks > 1
         world.provider.faults[mark] = BUSY_MAIN if twice else scenario.fault

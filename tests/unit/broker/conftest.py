@@ -1,10 +1,13 @@
 """Fixtures of the broker's unit tests."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from daypass_broker.attest import federation, kubernetes
+from daypass_broker.attest.https import HttpsClient
 from tests.fakes.clock import FakeClock
 from tests.unit.broker.desk import Desk, make_desk_template
 from tests.unit.broker.rig import Rig, make_template
@@ -14,6 +17,13 @@ from tests.unit.broker.rig import Rig, make_template
 def clock() -> FakeClock:
     """A clock that stands still."""
     return FakeClock()
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issuers and clusters are waited for as long as a machine with other things to do needs."""
+    for module in (federation, kubernetes):
+        monkeypatch.setattr(module, "HttpsClient", partial(HttpsClient, seconds=30.0))
 
 
 @pytest.fixture(scope="session")

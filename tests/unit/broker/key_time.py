@@ -23,7 +23,7 @@ def together(rings: Sequence["Ring"], seconds: float) -> None:
     meeting = threading.Barrier(len(rings))
 
     def refresh(ring: "Ring") -> None:
-        meeting.wait(5)
+        meeting.wait(20)
         ring.keys.refresh()
 
     threads = [threading.Thread(target=refresh, args=[ring]) for ring in rings]

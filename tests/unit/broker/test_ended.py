@@ -102,9 +102,9 @@ def test_what_was_bought_and_is_over_does_not_hold_a_revocation_up(desk: Desk, s
     """A sandbox that buys all day has tens of thousands of grants; the dead ones cost nothing."""
     row = make(desk)
     root = buy_many(desk, row, 5000, life=-1)
-    began = time.process_time()
+    began = time.thread_time()
     effect = order(desk, scope, {"grant": root, "sandbox": row.id, "jti": "tok_a"}.get(scope, "*"))
-    assert time.process_time() - began < 1.0
+    assert time.thread_time() - began < 1.0
     assert effect.grants == int(scope == "grant"), "the root"
     assert len(desk.rows(schema.revocation)) == 1
 

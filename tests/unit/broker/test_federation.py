@@ -21,6 +21,8 @@ from tests.unit.broker.hostile import HOSTILE, Forge, signed
 from tests.unit.broker.rig import Rig
 from tests.unit.broker.workloads import Gate
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 LOOPBACK = ("127.0.0.0/8",)
 
 

@@ -75,7 +75,7 @@ def test_b16_brokers_that_start_at_once_agree(engine: sa.Engine, tmp_path: Path)
     meeting, rings = threading.Barrier(4), list[KeyRing]()
 
     def start() -> None:
-        meeting.wait(5)
+        meeting.wait(20)
         rings.append(load(engine, tmp_path))
 
     threads = [threading.Thread(target=start) for _ in range(4)]

@@ -173,7 +173,7 @@ async def test_two_threads_renewing_at_once_rotate_once(rig: Rig) -> None:
     meeting, results = threading.Barrier(2), list[Generation | Refused | Copy]()
 
     def renew() -> None:
-        meeting.wait(5)
+        meeting.wait(20)
         with db.begin(rig.engine) as conn:
             subject = standing.Subject(claims.tenant, claims.sandbox)
             found = standing.look_up(conn, subject, "y", NOW)

@@ -140,7 +140,7 @@ async def test_signatures_are_timed_by_what_they_sign(rig: Rig) -> None:
     rig.app = Starlette(routes=[Route(oauth.TOKEN_PATH, rig.endpoint.post, methods=["POST"])])
     assert (await rig.exchange(form(rig.sandbox().launch))).status == 200
     assert [purpose for purpose, _ in told] == ["launch", "access"]
-    assert all(0 < seconds < 1 for _, seconds in told)
+    assert all(0 < seconds < 60 for _, seconds in told)
 
 
 async def test_the_listener_answers_health_and_nothing_else(desk: Desk) -> None:

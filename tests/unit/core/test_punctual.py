@@ -1,6 +1,7 @@
 """Whoever keeps a connection waiting loses it; whoever is in time does not."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -47,30 +48,34 @@ async def port() -> AsyncIterator[int]:
     await server.wait_closed()
 
 
+async def opened(port: int, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection whose first bytes are there before the server begins to wait for them."""
+    client = socket.create_connection(("127.0.0.1", port))
+    client.sendall(sent)
+    return await asyncio.open_connection(sock=client)
+
+
 @pytest.mark.parametrize(
     "sent", [b"", b"POST / HTTP", REQUEST[:-10], REQUEST[:-1]], ids=["none", "line", "head", "body"]
 )
 async def test_row_18_an_unfinished_request_ends(port: int, sent: bytes) -> None:
     """Row 18: however far a request got, the connection is closed at the deadline."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(sent)
+    reader, writer = await opened(port, sent)
     assert await asyncio.wait_for(reader.read(), 5) == b""
     writer.close()
 
 
 async def test_row_18_an_idle_connection_ends_after_its_answer(port: int) -> None:
     """Row 18: a kept-alive connection that asks nothing more is closed too."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(REQUEST)
+    reader, writer = await opened(port, REQUEST)
     assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 200")
     writer.close()
 
 
 async def test_serving_is_not_waiting(port: int) -> None:
     """The time that the service takes for its answer is its own."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(REQUEST.replace(b"/ ", b"/slow ", 1))
-    assert b"done" in await asyncio.wait_for(reader.readuntil(b"done"), 5)
+    reader, writer = await opened(port, REQUEST.replace(b"/ ", b"/slow ", 1))
+    assert b"done" in await asyncio.wait_for(reader.read(), 5)
     writer.close()
 
 

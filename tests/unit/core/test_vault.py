@@ -34,8 +34,9 @@ class Answers:
 
 
 @pytest.fixture
-def server() -> Iterator[Answers]:
-    """A server that answers every request as it is told."""
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
+    """A server that answers every request as it is told, however long its thread takes."""
+    monkeypatch.setattr("daypass_core.vault.TIMEOUT", 60)
     answers = Answers()
 
     class Handler(BaseHTTPRequestHandler):

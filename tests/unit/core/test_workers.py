@@ -19,9 +19,15 @@ PROGRAM = """
     from daypass_core import workers
     from daypass_core.log import configure
 
-    workers.WEDGED_SECONDS, workers.FIRST_PAUSE, workers._LOOK_SECONDS = 1.0, 0.1, 0.2
-    how = sys.argv[1]
+    how, folder = sys.argv[1], os.path.dirname(sys.argv[0])
+    workers.FIRST_PAUSE, workers._LOOK_SECONDS = 0.1, 0.2
+    if how in ("silent", "mute", "later mute"):  # no other is killed for what the machine does
+        workers.WEDGED_SECONDS = 1.0
     forks = []
+
+    def all_ready():
+        with open(os.path.join(folder, "log")) as log:
+            return log.read().count('"event":"worker_ready"') == 2
 
     def work(number, pulse):
         if how == "slow":
@@ -37,15 +43,16 @@ PROGRAM = """
         pulse.ready()
         while True:
             pulse.beat()
-            if how == "later mute" and len(forks) == 1:
+            if how == "later mute" and len(forks) == 1 and all_ready():
+                return 3
+            if how == "alone" and len(forks) == 1:
                 time.sleep(0.3)
                 return 3
-            if how == "alone" and number == 0:
-                time.sleep(0.3)
-                return 3
-            if how == "dies" and number == 0:
+            if how == "dies" and number == 0 and len(forks) < 6:
                 time.sleep(0.1)
                 return 3
+            if how == "dies" and number == 0:
+                open(os.path.join(folder, "stays"), "w").close()
             if how == "silent" and number == 0:
                 time.sleep(60)
             time.sleep(0.05)
@@ -59,7 +66,7 @@ PROGRAM = """
     os.fork = fork
     workers.LONGEST_PAUSE = 0.2 if how == "alone" else 30.0
     configure("test", "info", thread=False)
-    sys.exit(workers.supervise(2, work, end_seconds=1.0))
+    sys.exit(workers.supervise(2, work, end_seconds=1.0 if how == "deaf" else 20.0))
 """
 
 
@@ -81,7 +88,7 @@ class Running:
     def end(self) -> int:
         """Ask it to end; its exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 def test_one_that_dies_again_and_again_is_replaced_after_longer_pauses(tmp_path: Path) -> None:
@@ -100,7 +107,7 @@ def test_one_that_dies_again_and_again_is_replaced_after_longer_pauses(tmp_path:
 def test_one_that_is_silent_is_killed_and_replaced(tmp_path: Path) -> None:
     """B55: a wedged worker is found by its silence."""
     running = Running(tmp_path, "silent")
-    eventually(lambda: running.said("worker_wedged") == 1, timeout=20)
+    eventually(lambda: running.said("worker_wedged") >= 1, timeout=20)
     eventually(lambda: running.said("worker_started") >= 3, timeout=20)
     assert running.end() in (0, 1)
 
@@ -126,14 +133,7 @@ def test_a_log_that_nobody_reads_holds_up_nobody(tmp_path: Path) -> None:
     """With a full pipe for standard error workers are started, replaced and ended all the same."""
     with full_pipe() as into:
         running = Running(tmp_path, "dies", into)
-        children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
-        seen: set[str] = set()
-
-        def several() -> bool:
-            seen.update(children.read_text().split())
-            return len(seen) >= 4
-
-        eventually(several, timeout=20)
+        eventually((tmp_path / "stays").exists, timeout=20)
         assert running.end() == 0
 
 

@@ -78,6 +78,7 @@ async def test_client_that_talks_on_is_cut() -> None:
     async with serving(EchoApp(), Limits(linger_seconds=60, discard_bytes=1000)) as server:
         client = await server.connect()
         await client.send(b"\x00" * 10)
+        assert await client.status() == 400
         with suppress(ConnectionError):
             while server.connections:
                 await client.send(b"x" * 100)

@@ -6,7 +6,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -37,10 +37,11 @@ async def test_raw_request(raw: Raw, caplog: pytest.LogCaptureFixture) -> None:
     watched = Watched()
     app = EchoApp(reply=watched.application)
     async with serving(app, Limits(**raw.limits)) as server:  # type: ignore[arg-type]
-        client = await server.connect()
+        begin = raw.send[0] if isinstance(raw.send[0], str) else ""
+        client = await server.connect(fill(begin, CREDENTIALS))
         try:
             with suppress(ConnectionError):
-                async for piece in pieces(raw, client):
+                async for piece in pieces(raw.send[1:] if begin else raw.send, client):
                     await client.send(piece)
             await check_answer(raw, client)
             expected = [raw.accepted] if raw.accepted else []
@@ -51,9 +52,9 @@ async def test_raw_request(raw: Raw, caplog: pytest.LogCaptureFixture) -> None:
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-async def pieces(raw: Raw, client: Client) -> AsyncIterator[bytes]:
+async def pieces(send: Sequence[Any], client: Client) -> AsyncIterator[bytes]:
     """The bytes to write, one write each."""
-    for piece in raw.send:
+    for piece in send:
         if isinstance(piece, str):
             yield fill(piece, CREDENTIALS)
         elif "drip" in piece:

@@ -18,8 +18,7 @@ from tests.support import aeventually
 async def test_stray_line_ends_between_requests() -> None:
     """An empty line after an answer never earns an answer of its own; the connection is closed."""
     async with serving(EchoApp(), Limits(header_seconds=0.1)) as server:
-        client = await server.connect()
-        await client.send(GET)
+        client = await server.connect(GET)
         assert (await client.response())[0] == 200
         await client.send(b"\r\n")
         assert await client.ended() == b""
@@ -29,8 +28,7 @@ async def test_stray_line_ends_between_requests() -> None:
 async def test_slow_headers() -> None:
     """A head that drips past its deadline is answered 408 and closed (attack row 18)."""
     async with serving(EchoApp(), Limits(header_seconds=0.2)) as server:
-        client = await server.connect()
-        await client.send(b"GET /v1/self HTTP/1.1\r\nHost: ")
+        client = await server.connect(b"GET /v1/self HTTP/1.1\r\nHost: ")
         status, _, body = await client.response()
         assert status == 408
         assert json.loads(body)["error"]["type"] == "timeout_error"
@@ -49,8 +47,7 @@ async def test_idle_connect() -> None:
 async def test_slow_head_after_keep_alive() -> None:
     """The head deadline counts anew for every request of a connection (attack row 18)."""
     async with serving(EchoApp(), Limits(header_seconds=0.2)) as server:
-        client = await server.connect()
-        await client.send(GET)
+        client = await server.connect(GET)
         assert (await client.response())[0] == 200
         await client.send(b"GET /v1/self HT")
         assert (await client.response())[0] == 408

@@ -1,8 +1,8 @@
 """The writer on a store in memory: what becomes of a batch when a part of it, or all, fails."""
 
-import time
 from collections.abc import Collection
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -265,8 +265,8 @@ def test_a_pause_is_a_part_of_the_time_a_batch_took(
 ) -> None:
     """The busier the store, the longer the others get it; an idle ledger is hardly slowed."""
     slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    monkeypatch.setattr(time, "monotonic", lambda: 10.0)
+    still = SimpleNamespace(sleep=slept.append, monotonic=lambda: 10.0)
+    monkeypatch.setattr(writer_module, "time", still)  # not that of other threads
     desk.write(reserve("req_0"))
     desk.writer._pause(9.9)
     desk.queue.put(reserve("req_1"))
@@ -283,7 +283,8 @@ def test_no_pause_where_others_can_write_beside(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that locks rows alone needs none: its next batch begins at once."""
-    monkeypatch.setattr(time, "sleep", lambda _seconds: pytest.fail("slept"))
+    awake = SimpleNamespace(sleep=lambda _seconds: pytest.fail("slept"), monotonic=lambda: 10.0)
+    monkeypatch.setattr(writer_module, "time", awake)
     desk.store.one_lock = False
     desk.write(reserve("req_1"))
     desk.writer._pause(0.0)

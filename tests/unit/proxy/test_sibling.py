@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from daypass_proxy import sibling
 from daypass_proxy.sibling import Siblings, merged, sibling_socket
+from tests.support import aeventually
 
 
 def registry(calls: int, *, more: bool = False) -> CollectorRegistry:
@@ -66,8 +67,11 @@ async def test_who_does_not_answer_is_missing(
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\n\r\nx 1\n")
         writer.close()
+        answered.append(writer)
 
+    answered: list[asyncio.StreamWriter] = []
     async with await asyncio.start_unix_server(refuse, sock=sockets[1]):
         text = await first.figures(own, "")
+        await aeventually(lambda: len(answered) == 2)  # who gave up before was there as well
     assert 'daypass_open_calls{worker="0"} 3.0' in text
     assert 'worker="1"' not in text

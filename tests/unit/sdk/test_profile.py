@@ -27,7 +27,7 @@ def stock(directory: Path) -> list[str]:
     """The tokens that the official client takes from a profile."""
     env = {"PATH": os.defpath, "HOME": str(directory), "ANTHROPIC_CONFIG_DIR": str(directory)}
     command = [sys.executable, "-I", "-c", STOCK]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

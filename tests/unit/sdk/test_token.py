@@ -94,15 +94,15 @@ def test_others_go_on_with_the_old_token_during_an_early_renewal(
     """One caller renews; nobody else waits for it."""
     tokens = provider(server, fake)
     tokens.token()
-    assert server.arrived.acquire(timeout=5)
+    assert server.arrived.acquire(timeout=20)
     fake.now += 550
     server.hold.clear()
     with ThreadPoolExecutor(1) as pool:
         leader = pool.submit(tokens.token)
-        assert server.arrived.acquire(timeout=5)
+        assert server.arrived.acquire(timeout=20)
         assert [tokens.token() for _ in range(10)] == ["token-1"] * 10
         server.hold.set()
-        assert leader.result(5) == "token-2"
+        assert leader.result(20) == "token-2"
     assert server.exchanges == 2
 
 
@@ -200,9 +200,9 @@ def test_a_failure_is_shared_by_those_who_waited_for_it(server: TokenServer) -> 
     tokens = provider(server)
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(tokens.token) for _ in range(8)]
-        assert server.arrived.acquire(timeout=5)
+        assert server.arrived.acquire(timeout=20)
         server.hold.set()
-        assert all(isinstance(call.exception(5), Revoked) for call in waiting)
+        assert all(isinstance(call.exception(20), Revoked) for call in waiting)
     assert server.exchanges == 1
 
 
@@ -315,8 +315,8 @@ def test_a_child_process_goes_on_with_the_token_of_its_parent(server: TokenServe
     server.hold.clear()
     with ThreadPoolExecutor(1) as pool:
         renewal = pool.submit(tokens.token, rejected="token-1")
-        server.arrived.acquire(timeout=5)
-        assert server.arrived.acquire(timeout=5)
+        server.arrived.acquire(timeout=20)
+        assert server.arrived.acquire(timeout=20)
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
@@ -327,7 +327,7 @@ def test_a_child_process_goes_on_with_the_token_of_its_parent(server: TokenServe
             assert answer.read() == b"token-1"
         assert os.waitpid(child, 0)[1] == 0
         server.hold.set()
-        assert renewal.result(5) == "token-2"
+        assert renewal.result(20) == "token-2"
 
 
 @pytest.mark.parametrize(

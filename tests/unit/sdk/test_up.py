@@ -25,6 +25,7 @@ from daypass._progress import Progress
 from daypass._state import State, UpOptions, make_plan
 from daypass_core import server
 from daypass_proxy.ledger import writer
+from tests.servers.stack import free_port
 from tests.support import eventually
 
 ENV = {
@@ -221,9 +222,7 @@ def test_a_missing_part_is_named(
 def service(tmp_path: Path, **env: str) -> tuple[Service, Origin]:
     """A fake service under our care."""
     (tmp_path / "fake_service.py").write_text(FAKE)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     given = {"PATH": os.defpath, "PYTHONPATH": str(tmp_path), "PORT": str(port), **env}
     made = Service("proxy", "fake_service", given, tmp_path / "proxy.log", tmp_path)
     return made, Origin(f"http://127.0.0.1:{port}")
@@ -239,7 +238,7 @@ def test_a_service_is_waited_for_and_ended(tmp_path: Path) -> None:
     assert os.getsid(made.process.pid) == made.process.pid
     end([made])
     assert made.process.returncode == -signal.SIGTERM
-    assert events.get(timeout=5) is made
+    assert events.get(timeout=30) is made
     assert "service speaks ['serve']" in made.log.read_text()
 
 
@@ -294,7 +293,7 @@ def test_services_do_not_outlive_us(tmp_path: Path) -> None:
     )
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    eventually(lambda: "speaks" in (tmp_path / "l").read_text())
+    eventually(lambda: "speaks" in (tmp_path / "l").read_text(), timeout=30)
     parent.kill()
     parent.communicate()
 
@@ -305,7 +304,7 @@ def test_services_do_not_outlive_us(tmp_path: Path) -> None:
             return True
         return state == "Z"  # an orphan that nobody has collected yet
 
-    eventually(gone)
+    eventually(gone, timeout=30)
 
 
 def test_the_tail_of_a_log_survives_anything(tmp_path: Path) -> None:
