@@ -108,7 +108,7 @@ chart: setup ## write the chart's README, schema and copied files anew
 	@$(PY) -m tests.packaging.chart_pages
 
 vectors: setup ## write tests/vectors anew
-	@$(PY) -m tests.vectors.make_access_tokens
+	@$(PY) -m tests.vectors.make_access_tokens && $(PY) -m tests.vectors.make_trail_chain
 
 lock: .cache/uv/bin/uv ## resolve dependencies anew (packages younger than 7 days are held back)
 	@$(UV) lock --upgrade

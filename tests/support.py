@@ -192,11 +192,14 @@ def sign(
     if header is None:
         header = {"alg": "ES256", "typ": typ, "kid": key.kid}
     signed = f"{_part(header)}.{_part(payload)}"
-    der = key.private.sign(
-        signed.encode("ascii"), ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
-    )
+    return f"{signed}.{base64url(raw_signature(key, signed.encode('ascii')))}"
+
+
+def raw_signature(key: SigningKey, message: bytes) -> bytes:
+    """Return the ES256 signature of a message as JWS has it, 64 bytes; deterministic."""
+    der = key.private.sign(message, ec.ECDSA(hashes.SHA256(), deterministic_signing=True))
     r, s = decode_dss_signature(der)
-    return f"{signed}.{base64url(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+    return r.to_bytes(32, "big") + s.to_bytes(32, "big")
 
 
 def base64url(data: bytes) -> str:

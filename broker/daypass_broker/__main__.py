@@ -8,6 +8,7 @@ to standard error. Exit codes: 0 done, 1 refused or failed, 2 wrong usage or set
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,9 @@ from daypass_broker import (
     tls,
 )
 from daypass_broker.act import SYSTEM, Act, acting
+from daypass_broker.chain import check
+from daypass_broker.chain import kept as kept_heads
+from daypass_broker.chain.kept import Signed
 from daypass_broker.credential import Role
 from daypass_broker.fields import FieldError
 from daypass_broker.keys import KeyRingError
@@ -128,6 +132,12 @@ def _add_retention(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     verify = _add(commands, "verify-export", _verify_export, "check what was exported")
     verify.add_argument("directory", type=Path, metavar="DIR", help="where the exports are")
     verify.add_argument("--json", action="store_true", help="print one JSON object")
+    chain = _add(commands, "verify-trail", _verify_trail, "check the audit trail's hash chain")
+    chain.add_argument("--export", type=Path, metavar="DIR", help="where what was pruned is")
+    chain.add_argument(
+        "--heads", type=Path, metavar="FILE", help="the broker's log, kept elsewhere; - for stdin"
+    )
+    chain.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add(
@@ -229,6 +239,23 @@ def _verify_export(options: argparse.Namespace) -> None:
         print(f"{count} exports, {len(wrong)} problems")
     if wrong:
         raise RetentionError("; ".join(wrong))
+
+
+def _verify_trail(options: argparse.Namespace) -> None:
+    with contextlib.ExitStack() as stack:
+        kept: Iterator[Signed] | None = None
+        if options.heads is not None:
+            piped = str(options.heads) == "-"
+            opened = sys.stdin.buffer if piped else stack.enter_context(options.heads.open("rb"))
+            kept = kept_heads.read(opened)
+        engine = stack.enter_context(_engine())
+        found = check.verify(engine, directory=options.export, kept=kept)
+    if options.json:
+        _print_json(found.as_dict())
+    else:
+        print("\n".join(found.lines()))
+    if found.wrong:
+        raise RetentionError("the audit trail is not what was sealed")
 
 
 @contextmanager

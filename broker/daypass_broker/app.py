@@ -22,6 +22,7 @@ from starlette.routing import Route
 from daypass_broker import audit, db, health, oauth, partitions, reaper
 from daypass_broker.admin import admin_app
 from daypass_broker.census import CENSUS_SECONDS, Census
+from daypass_broker.chain import sealing
 from daypass_broker.gauges import watch
 from daypass_broker.issue import TokenEndpoint
 from daypass_broker.key_ring import open_ring
@@ -128,6 +129,7 @@ def _tasks(services: Services, clock: StoreClock, census: Census) -> tuple[Perio
         Periodic("slices", reaper.REAP_SECONDS, partial(reaper.give_back, services)),
         Periodic("pruner", reaper.PRUNE_SECONDS, partial(reaper.prune, services)),
         Periodic("months", partitions.AHEAD_SECONDS, partial(partitions.make_ahead, services)),
+        Periodic("heads", sealing.SEAL_SECONDS, partial(sealing.seal, services)),
     )
 
 

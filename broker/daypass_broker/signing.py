@@ -1,8 +1,9 @@
 """The only file that signs. Everything signed is recorded first (see `issue` and `sandbox`).
 
 ES256 JWTs with exactly the header `alg`, `typ`, `kid`. Each of the three kinds has its own `typ`,
-key and claims, so a verifier of one refuses the other two before it looks at a claim. The signature
-itself is made where the key lies: in memory, or in a vault that has to be asked.
+key and claims, so a verifier of one refuses the other two before it looks at a claim. A head of the
+audit trail is no JWT, and could not pass for one. The signature itself is made where the key lies:
+in memory, or in a vault that has to be asked.
 """
 
 from __future__ import annotations
@@ -83,6 +84,16 @@ class Signer:
     def sign_renewal(self, claims: RenewalClaims) -> str:
         """Return a renewal generation with these claims."""
         return self._sign(self._keys.active(Purpose.RENEWAL), renewal_payload(claims))
+
+    def sign_head(self, text: bytes) -> tuple[str, bytes]:
+        """Return the kid of the active access key and its signature of a head of the audit trail.
+
+        64 bytes, as of ES256. Raises ValueError for a text that could be what is signed of a JWT.
+        """
+        if not text.startswith(b"{"):
+            raise ValueError("a head begins with a brace")
+        key = self._keys.active(Purpose.ACCESS)
+        return key.kid, key.half.sign(text)
 
     def _sign(self, key: SigningKey, payload: Mapping[str, object]) -> str:
         began = time.perf_counter()

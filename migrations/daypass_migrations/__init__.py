@@ -30,7 +30,7 @@ from daypass_migrations.errors import MigrationRefused
 
 __all__ = ["HEAD", "MigrationRefused", "State", "current", "parse_url", "state", "upgrade"]
 
-HEAD = "0005"
+HEAD = "0006"
 
 _WANTED = "must be sqlite:////absolute/path or postgresql://user:password@host/database"
 _BUSY_SECONDS = 30

@@ -46,7 +46,7 @@ class ServiceFailed(DaypassError):
 
 
 class NotVerified(DaypassError):
-    """`daypass ledger verify` could not check; never to be taken for a ledger that is wrong."""
+    """A check of the database could not be made; never to be taken for books that are wrong."""
 
     exit_code = 2
 

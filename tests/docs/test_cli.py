@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daypass.__main__ import build_parser
+from daypass._parser import build_parser
 from daypass_broker.__main__ import _parser as broker_parser
 
 ROOT = Path(__file__).resolve().parents[2]

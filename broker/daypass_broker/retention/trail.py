@@ -85,20 +85,30 @@ def prune(engine: sa.Engine, until: int, directory: Path, say: Say) -> PrunedEve
 
 
 def newest(conn: sa.Connection) -> dict[str, str] | None:
-    """Return the detail of the newest `audit.pruned`, None if nothing was ever pruned.
+    """Return file and digest of the newest `audit.pruned`, None if nothing was ever pruned.
 
-    That is its file and its digest. A broker may have written it, and anything in it.
+    A broker may have written it, and anything in it.
     """
+    detail = _detail(conn)
+    return None if detail is None else {name: str(detail.get(name)) for name in ("file", "sha256")}
+
+
+def pruned_upto(conn: sa.Connection) -> int:
+    """Return up to which number events are gone, by the word of the newest `audit.pruned`; or 0."""
+    upto = (_detail(conn) or {}).get("upto")
+    return upto if type(upto) is int else 0
+
+
+def _detail(conn: sa.Connection) -> dict[str, Any] | None:
     column = schema.audit.c
     query = sa.select(column.detail).where(column.tag == AuditTag.AUDIT_PRUNED.value)
     found = conn.execute(query.order_by(column.seq.desc()).limit(1)).scalar()
     if found is None:
         return None
     said: Any = None
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         said = db.from_json(found)
-    detail = said if isinstance(said, dict) else {}
-    return {name: str(detail.get(name)) for name in ("file", "sha256")}
+    return said if isinstance(said, dict) else {}
 
 
 def _finish(engine: sa.Engine, directory: Path) -> None:

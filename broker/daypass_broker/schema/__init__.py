@@ -25,13 +25,14 @@ from daypass_broker.schema.money import (
 )
 from daypass_broker.schema.policy import credential, orchestrator, profile, tenant
 from daypass_broker.schema.revoked import revocation, revocation_version, signing_key
-from daypass_broker.schema.trail import audit, idempotency, incident, schema_compat
+from daypass_broker.schema.trail import audit, audit_head, idempotency, incident, schema_compat
 
 __all__ = [
     "ACCOUNT_LIMITS",
     "account",
     "assertion",
     "audit",
+    "audit_head",
     "credential",
     "federation_rule",
     "grant_",

@@ -37,11 +37,27 @@ audit = sa.Table(
     text_or_null("subject"),
     text("detail"),
     text_or_null("request_id"),
-    text_or_null("prev_hash"),
+    text_or_null("prev_hash"),  # these two are not used: heads have tables of their own
     text_or_null("hash"),
     sa.Index(None, "sandbox", "seq"),
     sa.Index(None, "tenant", "seq"),
     sqlite_autoincrement=True,  # a sequence number is never given out twice
+)
+
+# The hash chain over the trail, up to the event `upto`; see `daypass_broker.chain`.
+audit_head = sa.Table(
+    "audit_head",
+    metadata,
+    sa.Column("upto", sa.BigInteger, primary_key=True, autoincrement=False),
+    integer("first"),  # the first event that is in this head and in none before
+    integer("events"),  # how many these are: numbers may be missing, of acts that failed
+    integer("at"),
+    text("previous"),  # the hash of the head before, in hex
+    text("hash"),
+    text("kid"),  # of the access key that made the signature
+    text("signature"),
+    sa.UniqueConstraint("previous", name="uq_audit_head_previous"),
+    sa.CheckConstraint("events >= 1 AND first >= 1 AND upto - first >= events - 1", name="events"),
 )
 
 incident = sa.Table(

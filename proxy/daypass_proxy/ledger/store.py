@@ -15,7 +15,7 @@ import msgspec
 
 from daypass_proxy.ledger.account import Account
 
-SCHEMA: Final = "0005"
+SCHEMA: Final = "0006"
 """The schema that the statements of both stores were written for: the head of the migrations."""
 
 CHAIN_LENGTH: Final = 8

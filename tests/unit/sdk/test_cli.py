@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from daypass import _commands
-from daypass.__main__ import build_parser, main
+from daypass.__main__ import main
+from daypass._parser import build_parser
 from tests.unit.sdk.admin_server import SANDBOX, AdminServer
 from tests.unit.sdk.cli import run
 from tests.unit.sdk.token_server import LAUNCH, TokenServer

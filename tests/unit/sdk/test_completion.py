@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 
-from daypass.__main__ import build_parser, main
+from daypass.__main__ import main
 from daypass._completion import SHELLS, script, words
+from daypass._parser import build_parser
 
 
 def complete(*typed: str) -> set[str]:

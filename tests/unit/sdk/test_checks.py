@@ -1,4 +1,4 @@
-"""`daypass ledger verify`: which database it checks, and what comes of it."""
+"""`daypass ledger verify`, `daypass audit verify`: which database is checked, what comes of it."""
 
 import importlib.util
 import json
@@ -109,3 +109,38 @@ def test_a_check_that_was_killed_is_no_finding(
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: Killed())
     assert main(["ledger", "verify", "--dir", str(state)]) == 2
     assert "ended with exit code -9" in capsys.readouterr().err
+
+
+def test_the_trail_is_checked_where_the_database_is(
+    state: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`daypass audit verify` passes on the broker's own check, its flags and its exit code; the
+    flags of `daypass audit` stay its own."""
+    assert main(["audit", "verify", "--dir", str(state)]) == 0
+    assert "0 events in 0 heads checked, 0 problems" in capfd.readouterr().out
+    heads = tmp_path / "broker.log"
+    heads.write_text('{"event":"audit_head"}\n')
+    given = ["--heads", str(heads), "--export", str(tmp_path), "--json", "--dir", str(state)]
+    assert main(["audit", "verify", *given]) == 1
+    assert "line 1: is no whole head" in capfd.readouterr().err
+    assert main(["audit", "verify", "--dir", "/nowhere"]) == 2
+    assert "no database at /nowhere/daypass.db" in capfd.readouterr().err
+
+
+def test_a_flag_may_stand_before_the_action(state: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`daypass audit --dir STATE verify` checks that database, and not the usual one."""
+    assert main(["audit", "--json", "--dir", str(state), "verify"]) == 0
+    assert json.loads(capfd.readouterr().out)["heads"] == 0
+    assert main(["audit", "--dir", "/nowhere", "verify", "--dir", str(state)]) == 0
+    assert main(["audit", "--dir", str(state), "verify", "--dir", "/nowhere"]) == 2
+    assert "no database at /nowhere/daypass.db" in capfd.readouterr().err
+
+
+def test_an_empty_name_of_a_log_is_not_passed_over(
+    state: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Such as of a variable that is not set; one that begins with a dash is a name."""
+    assert main(["audit", "verify", "--dir", str(state), "--heads", ""]) == 1
+    assert "Is a directory" in capfd.readouterr().err
+    assert main(["audit", "verify", "--dir", str(state), "--heads=-log"]) == 1
+    assert "-log: No such file" in capfd.readouterr().err

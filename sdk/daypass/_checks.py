@@ -1,6 +1,7 @@
-"""`daypass ledger verify`: the ledger's own check, run by the proxy's Python where the database is.
+"""`daypass ledger verify`, `daypass audit verify`: checks that are run where the database is.
 
-The check is `python -m daypass_proxy verify`; this finds the database and passes on what it says.
+They are commands of the services, `python -m daypass_proxy verify` and `python -m daypass_broker
+verify-trail`; this finds the database and passes on what they say.
 """
 
 from __future__ import annotations
@@ -18,19 +19,34 @@ _URL = "DAYPASS_DATABASE_URL"
 _FILE = "DAYPASS_DATABASE_URL_FILE"
 
 
-def verify(options: Namespace) -> int:
+def ledger(options: Namespace) -> int:
     """Check every account: 0 all right, 1 discrepancies, 2 the database cannot be read.
 
     Raises `NotVerified` without the proxy, `SettingsError` without a database; both end with 2.
     """
-    if importlib.util.find_spec("daypass_proxy") is None:
-        raise NotVerified("daypass_proxy is not installed", hint=NotInstalled.usual_hint)
+    return _run("daypass_proxy", options, "verify")
+
+
+def trail(options: Namespace) -> int:
+    """Check the audit trail against its heads: 0 as sealed, 1 not, or it cannot be read.
+
+    Raises `NotVerified` without the broker, `SettingsError` without a database; both end with 2.
+    """
+    given = {"--heads": options.heads, "--export": options.export}
+    # In one word: a name may begin with a dash. An empty one is not taken for none.
+    named = [f"{flag}={value}" for flag, value in given.items() if value is not None]
+    return _run("daypass_broker", options, "verify-trail", *named)
+
+
+def _run(module: str, options: Namespace, *words: str) -> int:
+    if importlib.util.find_spec(module) is None:
+        raise NotVerified(f"{module} is not installed", hint=NotInstalled.usual_hint)
     url = _database(options)
     # The whole environment: a database may want PGPASSFILE and the like. The URL may hold a
     # password, so it is not an argument, which everybody on the machine could read.
     where, others = ({}, ()) if url is None else ({_URL: url}, (_FILE,))
     env, _ = settings.child_environment(others, {**where, "PYTHONSAFEPATH": "1"})
-    command = [sys.executable, "-m", "daypass_proxy", "verify", *(["--json"] * options.json)]
+    command = [sys.executable, "-m", module, *words, *(["--json"] * options.json)]
     code = subprocess.run(command, env=env).returncode
     if code not in (0, 1, 2):
         raise NotVerified(f"the check ended with exit code {code}", hint="run it again")
