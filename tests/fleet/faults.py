@@ -44,8 +44,7 @@ def _first(cell: Cell, kind: str) -> Pod:
 def _send(kind: str, number: signal.Signals) -> Act:
     def act(cell: Cell) -> None:
         pod = _first(cell, kind)
-        endpoint = cell.service(kind).endpoints[pod.name]
-        endpoint.watched = number is not signal.SIGSTOP
+        cell.service(kind).endpoints[pod.name].unwatch()
         pod.signal(number)
 
     return act
@@ -74,6 +73,7 @@ def _clock(kind: str, seconds: int) -> Act:
 def _kill_all(cell: Cell) -> None:
     cell.database.kill()
     for pod in cell.pods.values():
+        cell.service(pod.kind).endpoints[pod.name].unwatch()
         pod.signal(signal.SIGKILL)
 
 

@@ -34,7 +34,7 @@ class Result:
     stalled: float = 0.0
     """How much longer than in the calm before the slowest good call took."""
     not_alive: int = 0
-    """Liveness probes that failed at a process that nobody had stopped."""
+    """Liveness probes that failed a second time in a row, at a process that nobody had stopped."""
     broken: list[str] = field(default_factory=list)
     """The bounds that do not hold."""
 
@@ -44,9 +44,13 @@ class Result:
         return "; ".join(self.broken) or "ok"
 
 
-def judge(fault: Fault, seen: Seen, books: Books, struck: float, healed: float) -> Result:
-    """Put the result of one fault together."""
+def judge(
+    fault: Fault, seen: Seen, books: Books, times: tuple[float, float], not_alive: int
+) -> Result:
+    """Put the result of one fault together; `times` are when it struck and when it was healed."""
+    struck, healed = times
     found = Result(fault, books, struck, healed, calls=len(seen.calls), lag=seen.lag)
+    found.not_alive = not_alive
     found.raw = Counter(raw.kind for raw in seen.raws if not raw.ok)
     found.token_errors = Counter(raw.kind for raw in seen.tokens if not raw.ok)
     found.visible = Counter(
@@ -77,6 +81,7 @@ def _broken(found: Result, seen: Seen) -> list[str]:
         "calls over a rate": books.over_rate,
         "accounts that still hold": books.unrested,
         "discrepancies": len(books.discrepancies),
+        "events that are not what was sealed": len(books.trail),
         "valid tokens turned away": found.denied,
         "calls not begun": seen.not_begun,
         "liveness failures": found.not_alive,

@@ -51,10 +51,10 @@ def round_of(cell: Cell, fault: Fault, rate: float, tell: Tell) -> Result:
     finally:
         seen = load.stop()
     took = time.monotonic() - began
-    result = judge(fault, seen, books(cell, who, seen), struck, healed)
+    endpoints = [*cell.proxies.endpoints.values(), *cell.brokers.endpoints.values()]
+    not_alive = sum(len(one.not_alive) for one in endpoints)
+    result = judge(fault, seen, books(cell, who, seen), (struck, healed), not_alive)
     result.rate = len(seen.calls) / took
-    alive = [*cell.proxies.endpoints.values(), *cell.brokers.endpoints.values()]
-    result.not_alive = sum(len(one.not_alive) for one in alive)
     tell(f"{fault.name}: {result.verdict}")
     return result
 

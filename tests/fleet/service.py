@@ -41,10 +41,16 @@ class Endpoint:
     live_probe: Probe
     ready: bool = False
     leaving: bool = False
-    watched: bool = True
-    """Whether a failing liveness probe is held against it; not while a fault stops it."""
+    probes: int = 0
+    """How often it was asked."""
     not_alive: list[float] = field(default_factory=list)
-    """When liveness failed."""
+    """When liveness failed for more than a moment."""
+    unwatched: float | None = 0.0
+    """Since when liveness is not held against it: it starts, or a fault has stopped or ended it."""
+
+    def unwatch(self) -> None:
+        """Hold no liveness against it until it is ready again."""
+        self.unwatched = time.monotonic()
 
 
 class Service:
@@ -63,7 +69,8 @@ class Service:
         self._probing[endpoint.name] = asyncio.ensure_future(_watch(endpoint))
 
     async def leave(self, name: str) -> None:
-        """Take a pod out, as soon as everybody has heard of it."""
+        """Take a pod out that is to end, as soon as everybody has heard of it."""
+        self.endpoints[name].unwatch()
         await asyncio.sleep(PROPAGATION_SECONDS)
         self.endpoints[name].leaving = True
 
@@ -150,8 +157,11 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _watch(endpoint: Endpoint) -> None:
-    """Probe on, as a kubelet does: ready with one success, not with several failures."""
-    failed = 0
+    """Probe on, as a kubelet does: ready with one success, not with several failures.
+
+    Liveness is asked as often, and held to as many failures in a row: a kubelet has more patience.
+    """
+    failed = dead = 0
     while True:
         began = time.monotonic()
         good, alive = await asyncio.gather(
@@ -160,8 +170,12 @@ async def _watch(endpoint: Endpoint) -> None:
         failed = 0 if good else failed + 1
         if good or failed >= endpoint.ready_probe.failures:
             endpoint.ready = good
-        if not alive and endpoint.watched and endpoint.ready:
+        if good and endpoint.unwatched is not None and began > endpoint.unwatched:
+            endpoint.unwatched = None
+        dead = dead + 1 if endpoint.unwatched is None and not alive else 0
+        if dead >= endpoint.ready_probe.failures:
             endpoint.not_alive.append(time.monotonic())
+        endpoint.probes += 1
         await asyncio.sleep(max(0.0, began + endpoint.ready_probe.period - time.monotonic()))
 
 

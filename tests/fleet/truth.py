@@ -11,6 +11,8 @@ from typing import Any
 
 import psycopg.rows
 
+from daypass_broker import db
+from daypass_broker.chain import check
 from daypass_proxy.ledger.verify import verify
 from tests.fleet.cell import Cell
 from tests.fleet.load import Sandbox, Seen
@@ -53,6 +55,10 @@ class Books:
     """Accounts that still hold something."""
     discrepancies: list[str] = field(default_factory=list)
     """What `verify` says."""
+    trail: list[str] = field(default_factory=list)
+    """What `verify-trail` says."""
+    heads: int = 0
+    """Of the audit trail, from the fleet's start on."""
     outcomes: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
     """Calls that are booked below their bills."""
@@ -76,6 +82,10 @@ def books(cell: Cell, sandboxes: Sequence[Sandbox], seen: Seen) -> Books:
     _ceilings(found, cell, cut, bills, ids)
     _rates(found, sandboxes, bills)
     found.discrepancies = [str(one) for one in verify(cell.database.url())]
+    engine = db.connect(cell.database.url())
+    checked = check.verify(engine)
+    engine.dispose()
+    found.trail, found.heads = checked.wrong, checked.heads
     return found
 
 
