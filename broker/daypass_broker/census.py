@@ -20,12 +20,16 @@ LIVING = ("idle", "active", "revoked")
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The figures of one moment; money in nano-dollars, `key_since` in epoch milliseconds."""
+    """The figures of one moment; money in nano-dollars, `key_since` in epoch milliseconds.
+
+    `unsealed_ms` is the age of the oldest event that no head of the hash chain covers, or 0.
+    """
 
     sandboxes: Mapping[str, int] = field(default_factory=dict)
     revocations: int = 0
     revocation_version: int = 0
     audit_events: int = 0
+    unsealed_ms: int = 0
     held_nano: int = 0
     overdraft_nano: int = 0
     open_calls: int = 0
@@ -78,11 +82,20 @@ def _counted(conn: sa.Connection) -> Counted:
         revocations=_one(conn, sa.select(sa.func.count(revocation.id))),
         revocation_version=_one(conn, sa.select(schema.revocation_version.c.version)),
         audit_events=_one(conn, sa.select(sa.func.max(schema.audit.c.seq))),
+        unsealed_ms=_unsealed(conn),
         held_nano=int(money[0]),
         overdraft_nano=int(money[1]),
         open_calls=int(money[2]),
         key_since={purpose: since for purpose, since in active if since is not None},
     )
+
+
+def _unsealed(conn: sa.Connection) -> int:
+    event, sealed = schema.audit.c, sa.func.max(schema.audit_head.c.upto)
+    upto = sa.select(sa.func.coalesce(sealed, 0)).scalar_subquery()
+    oldest = sa.select(event.at).where(event.seq > upto).order_by(event.seq).limit(1)
+    at = conn.execute(oldest).scalar()
+    return 0 if at is None else max(0, db.now_ms(conn) - int(at))
 
 
 def _one(conn: sa.Connection, query: sa.Select[Any]) -> int:

@@ -33,6 +33,7 @@ def watch(services: Services, census: Census) -> None:
     read(specs.REVOCATIONS, counted(lambda found: found.revocations))
     read(specs.REVOCATION_VERSION, counted(lambda found: found.revocation_version))
     read(specs.AUDIT_EVENTS, counted(lambda found: found.audit_events))
+    read(specs.AUDIT_UNSEALED, counted(lambda found: found.unsealed_ms / 1000))
     read(specs.HELD, counted(lambda found: found.held_nano))
     read(specs.OVERDRAFT, counted(lambda found: found.overdraft_nano))
     read(specs.OPEN_CALLS, counted(lambda found: found.open_calls))

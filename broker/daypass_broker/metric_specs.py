@@ -114,6 +114,11 @@ AUDIT_EVENTS = Spec(
     "daypass_broker_audit_events_total",
     "Number of the newest event of the audit trail, of all brokers together.",
 )
+AUDIT_UNSEALED = Spec(
+    _GAUGE,
+    "daypass_broker_audit_unsealed_seconds",
+    "Age of the oldest audit event that is in no head of the hash chain yet; 0 without one.",
+)
 HELD = Spec(
     _GAUGE,
     "daypass_broker_held_nano_usd",

@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from daypass_broker import db, metric_specs, oauth, schema
 from daypass_broker.census import Census
+from daypass_broker.chain import sealing
 from daypass_broker.gauges import watch
 from daypass_broker.issue import TokenEndpoint
 from daypass_broker.metrics import MAX_REASONS, Metrics
@@ -112,7 +113,8 @@ async def test_a_strangers_request_id_is_not_believed(rig: Rig) -> None:
 
 
 async def test_the_census_counts_what_stands_in_the_database(desk: Desk) -> None:
-    """Sandboxes by state, revocations, audit events and the age of keys are those of the rows."""
+    """Sandboxes by state, revocations, audit events, those that are not sealed, and the age of keys
+    are those of the rows."""
     services, census = desk.services, Census(desk.services.engine, StoreClock().monotonic)
     watch(services, census)
     assert "daypass_broker_revocations" not in await figures(services)
@@ -122,6 +124,10 @@ async def test_the_census_counts_what_stands_in_the_database(desk: Desk) -> None
         events = conn.execute(sa.select(sa.func.max(schema.audit.c.seq))).scalar() or 0
         version = conn.execute(sa.select(schema.revocation_version.c.version)).scalar()
     assert found["daypass_broker_audit_events_total"] == events
+    assert found["daypass_broker_audit_unsealed_seconds"] > 0
+    sealing.seal(services)
+    census.count()
+    assert (await figures(services))["daypass_broker_audit_unsealed_seconds"] == 0
     assert found["daypass_broker_revocation_version"] == version
     assert found['daypass_broker_sandboxes{state="active"}'] >= 0
     assert found['daypass_broker_signing_key_usable{purpose="access"}'] == 1
