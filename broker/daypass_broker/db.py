@@ -31,11 +31,11 @@ _PRAGMAS = (
     "PRAGMA trusted_schema = OFF",
 )
 # A query that waits longer than this is worth less than an answer of 503. Who is stopped in the
-# middle of an act must not keep its locks: the ledger needs the accounts.
+# middle of an act must not keep its locks for as long as others, the ledgers too, wait for them.
 _CONNECT = database_url.NETWORK | {
     "target_session_attrs": "primary",  # a standby lags, and writes nothing
     "options": "-c lock_timeout=5000 -c statement_timeout=10000"
-    " -c idle_in_transaction_session_timeout=10000 -c timezone=UTC",
+    " -c idle_in_transaction_session_timeout=4000 -c timezone=UTC",
 }
 _NOT_SUPPORTED = "0A000"
 _OF_URL = ("user", "password", "host", "port", "dbname")

@@ -11,6 +11,7 @@ import daypass_migrations
 from daypass_broker import db, report, revocation, sandbox, schema
 from daypass_broker.report import Grouping, UsageFilter
 from daypass_core.problem import Refusal
+from daypass_proxy.app import BUSY_SECONDS
 from tests.contract.brokers import ACME, WORKERS, at_once, make
 from tests.support import eventually
 from tests.unit.broker.desk import ACME as OURS
@@ -179,9 +180,14 @@ def test_a_policy_may_name_thousands_of_tenants(desk: Store) -> None:
 
 @pytest.mark.postgres
 def test_an_act_that_is_stopped_in_the_middle_does_not_keep_its_locks(postgres_url: str) -> None:
-    """The server ends a transaction in which nothing happens: the ledger needs the accounts."""
+    """The server ends a transaction in which nothing happens, before those who wait for its locks
+    give up: the ledger needs the accounts."""
     engine = db.connect(postgres_url)
     with db.read(engine) as conn:
-        shown = conn.execute(sa.text("SHOW idle_in_transaction_session_timeout")).scalar_one()
+        shown = [
+            conn.execute(sa.text(f"SHOW {name}")).scalar_one()
+            for name in ("idle_in_transaction_session_timeout", "lock_timeout")
+        ]
     engine.dispose()
-    assert shown == "10s"
+    assert shown == ["4s", "5s"]
+    assert BUSY_SECONDS == 5.0

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 import daypass_migrations
+from daypass_proxy.app import BUSY_SECONDS
 from daypass_proxy.ledger import Hold, Outcome, Reservation, Settlement, Usage
 from daypass_proxy.ledger.book import Book
 from daypass_proxy.ledger.postgres import PostgresStore, open_store
@@ -138,7 +139,25 @@ def test_the_session_is_durable_and_bounded(store: PostgresStore) -> None:
         "statement_timeout": ("2s",),
     }
     (idle,) = store._connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() or ()
-    assert idle == "5s"
+    assert idle == "3s"
+    (whole,) = store._connection.execute("SHOW transaction_timeout").fetchone() or ()
+    assert whole == "4s"  # of a PostgreSQL 17 or newer, as tests have it
+
+
+def test_who_waits_for_one_that_has_stopped_passes(url: str) -> None:
+    """A proxy that stands still in the middle of a batch loses its locks before the patience of
+    those who wait for them is over: their calls are late and not refused. Its own batch is undone.
+    """
+    with (
+        contextlib.closing(open_store(url, BUSY_SECONDS)) as stopped,
+        contextlib.closing(open_store(url, BUSY_SECONDS)) as waiting,
+    ):
+        transaction = stopped.begin()
+        transaction.accounts(["a1", "tenant:acme"])
+        batch(waiting, [reservation(1, "a1")])
+        with pytest.raises(StoreFailed):
+            transaction.commit(Changes())
+    assert states(url) == [("req_1", "open")]
 
 
 def test_a_lock_is_waited_for_or_fails_the_batch(url: str, store: PostgresStore) -> None:

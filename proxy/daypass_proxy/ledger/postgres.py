@@ -31,15 +31,19 @@ from daypass_proxy.ledger.store import (
 )
 
 # Generic plans over indexes only: a plan made for an empty table must not scan a grown one. Who is
-# stopped in the middle of a batch must not keep its locks.
+# stopped in the middle of a batch must not keep its locks: not even for as long as others wait for
+# them (app.BUSY_SECONDS), so that those are late and not refused.
 _SESSION = (
     "-c synchronous_commit=on -c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
     " -c enable_hashjoin=off -c enable_mergejoin=off -c enable_bitmapscan=off"
-    " -c enable_material=off -c idle_in_transaction_session_timeout=5000"
+    " -c enable_material=off -c idle_in_transaction_session_timeout=3000"
 )
 # SQLSTATEs that say: another process is in the way, not the store gone.
 _LOCKED = frozenset({"55P03", "40P01", "40001"})
 _QUERY_CANCELED = "57014"
+_BOUNDS_TRANSACTIONS = 170000
+"""From this version on also one ends that is stopped between two statements of its commit, which
+counts as neither idle nor at work."""
 
 
 def open_store(url: str | Path, busy_seconds: float) -> PostgresStore:
@@ -62,6 +66,9 @@ def open_store(url: str | Path, busy_seconds: float) -> PostgresStore:
     connection.prepare_threshold = 0
     store = PostgresStore(connection)
     try:
+        if connection.info.server_version >= _BOUNDS_TRANSACTIONS:
+            with _translated():
+                connection.execute(f"SET transaction_timeout = {4 * busy_ms}".encode())
         store.check_schema()
     except BaseException:
         store.close()
@@ -147,9 +154,9 @@ class PostgresTransaction:
                 for query, rows, by_month in writes
                 if rows
             ]
+            if parameters:
+                self._begin()
             with self._connection.pipeline():
-                if parameters:
-                    self._begin()
                 for query, values in parameters:
                     self._connection.execute(query, values)
                 done = self._connection.execute(b"COMMIT") if self._begun else None
@@ -170,19 +177,22 @@ class PostgresTransaction:
 
     def _execute(self, query: bytes, *values: object) -> psycopg.Cursor[Any]:
         with _translated():
-            if self._begun:
-                return self._connection.execute(query, values)
-            with self._connection.pipeline():
-                self._begin()
-                return self._connection.execute(query, values)
+            self._begin()
+            return self._connection.execute(query, values)
 
     def _begin(self) -> None:
+        """Begin on the server, in a round trip of its own.
+
+        In a pipeline the driver sends a Flush after the Sync, and a server that gets one counts no
+        longer how long the transaction stands still: who was stopped then kept what he had locked.
+        """
         if self._begun:
             return
         self._begun = True
-        self._connection.execute(sql.BEGIN_READING if self._reading else sql.BEGIN)
+        statement = sql.BEGIN_READING if self._reading else sql.BEGIN
         if self._lock_seconds is not None:
-            self._connection.execute(sql.lock_timeout(self._lock_seconds))
+            statement += b"; " + sql.lock_timeout(self._lock_seconds)
+        self._connection.execute(statement, prepare=False)
 
 
 def _json(values: Collection[object]) -> str:
