@@ -31,9 +31,9 @@ from daypass_broker import (
     tls,
 )
 from daypass_broker.act import SYSTEM, Act, acting
-from daypass_broker.chain import check
 from daypass_broker.chain import kept as kept_heads
-from daypass_broker.chain.kept import Signed
+from daypass_broker.chain import verify as chain
+from daypass_broker.chain.links import Signed
 from daypass_broker.credential import Role
 from daypass_broker.fields import FieldError
 from daypass_broker.keys import KeyRingError
@@ -132,12 +132,12 @@ def _add_retention(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     verify = _add(commands, "verify-export", _verify_export, "check what was exported")
     verify.add_argument("directory", type=Path, metavar="DIR", help="where the exports are")
     verify.add_argument("--json", action="store_true", help="print one JSON object")
-    chain = _add(commands, "verify-trail", _verify_trail, "check the audit trail's hash chain")
-    chain.add_argument("--export", type=Path, metavar="DIR", help="where what was pruned is")
-    chain.add_argument(
+    trail = _add(commands, "verify-trail", _verify_trail, "verify the audit trail's hash chain")
+    trail.add_argument("--export", type=Path, metavar="DIR", help="where what was pruned is")
+    trail.add_argument(
         "--heads", type=Path, metavar="FILE", help="the broker's log, kept elsewhere; - for stdin"
     )
-    chain.add_argument("--json", action="store_true", help="print one JSON object")
+    trail.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add(
@@ -249,7 +249,7 @@ def _verify_trail(options: argparse.Namespace) -> None:
             opened = sys.stdin.buffer if piped else stack.enter_context(options.heads.open("rb"))
             kept = kept_heads.read(opened)
         engine = stack.enter_context(_engine())
-        found = check.verify(engine, directory=options.export, kept=kept)
+        found = chain.verify(engine, directory=options.export, kept=kept)
     if options.json:
         _print_json(found.as_dict())
     else:

@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from daypass_broker import db, schema, times
 
@@ -95,8 +94,7 @@ def newest(conn: sa.Connection) -> int:
 
 def count(conn: sa.Connection, subject: str, kind: str, at: int) -> None:
     """Count a refusal or incident of a known subject in the minute of `at` (milliseconds)."""
-    dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
-    row = dialect.insert(schema.incident).values(
+    row = db.insert(conn, schema.incident).values(
         subject=subject, kind=kind, minute=at // _MINUTE_MS, count=1
     )
     conn.execute(

@@ -16,6 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
+from sqlalchemy.dialects import postgresql, sqlite
 
 from daypass_core import database_url
 from daypass_migrations import parse_url
@@ -169,6 +170,20 @@ def _driver_says(error: exc.SQLAlchemyError) -> str:
     # The driver's own first line: without the statement, its parameters or the URL.
     said = str(getattr(error, "orig", None) or "no connection is free")
     return said.partition("\n")[0][:200]
+
+
+def insert(connection: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
+    """Return an INSERT of the store's own dialect: one that knows ON CONFLICT."""
+    on_postgres = connection.dialect.name == "postgresql"
+    return postgresql.insert(table) if on_postgres else sqlite.insert(table)
+
+
+def insert_once(connection: sa.Connection, table: sa.Table, **values: object) -> bool:
+    """Insert a row unless one with the same key is there, or comes first; say whether it was."""
+    row = insert(connection, table).values(**values).on_conflict_do_nothing()
+    # By what it returns: of such an INSERT not every driver counts the rows.
+    (key, *_) = table.primary_key.columns
+    return connection.execute(row.returning(key)).first() is not None
 
 
 def now_ms(connection: sa.Connection) -> int:

@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
-from daypass_broker import audit, policy, revocation, rule_store, sandbox, schema
+from daypass_broker import audit, db, policy, revocation, rule_store, sandbox, schema
 from daypass_broker.act import Act
 from daypass_broker.attest.federation import Workload
 from daypass_broker.audit import AuditTag
@@ -128,17 +127,16 @@ def _judge_use(act: Act, earlier: sa.Row[Any] | None, rule: Rule) -> Refused | N
 
 def _note_use(act: Act, workload: Workload, rule: Rule, row: sa.Row[Any]) -> sa.Row[Any] | None:
     """Write down that an assertion was shown; return the use that came in between, if any."""
-    table = schema.assertion
-    dialect = postgresql if act.conn.dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(table).values(
+    first = db.insert_once(
+        act.conn,
+        schema.assertion,
         id=workload.digest,
         rule=rule.id,
         sandbox=row.id,
         expires_at=workload.expires_at + LEEWAY,
         created_at=act.at,
     )
-    inserted = act.conn.execute(statement.on_conflict_do_nothing().returning(table.c.id)).first()
-    return None if inserted is not None else _use(act, workload)
+    return None if first else _use(act, workload)
 
 
 def _cut_off(act: Act, row: sa.Row[Any]) -> int | None:

@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from daypass_broker import db, schema
 from daypass_broker.act import Act
@@ -48,16 +47,16 @@ def claim(act: Act, key: Key, sandbox_ids: list[str]) -> list[str] | None:
     """
     table = schema.idempotency
     act.conn.execute(sa.delete(table).where(table.c.created_at < act.at - KEEP_MS))
-    dialect = postgresql if act.conn.dialect.name == "postgresql" else sqlite
-    row = dialect.insert(table).values(
+    claimed = db.insert_once(
+        act.conn,
+        table,
         credential=act.actor,
         key_hash=key.key_hash,
         request_hash=key.request_hash,
         sandboxes=db.to_json(sandbox_ids),
         created_at=act.at,
     )
-    claimed = row.on_conflict_do_nothing().returning(table.c.key_hash)
-    if act.conn.execute(claimed).first() is not None:
+    if claimed:
         return None
     earlier = act.conn.execute(
         sa.select(table).where(table.c.credential == act.actor, table.c.key_hash == key.key_hash)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
-from daypass_broker import revocation, sandbox, schema
+from daypass_broker import db, revocation, sandbox, schema
 from daypass_broker.act import Act
 from daypass_broker.audit import AuditTag
 from daypass_broker.webhook import VendorEvent
@@ -47,16 +46,14 @@ def _sandboxes(act: Act, vendor: str, ident: str) -> list[sa.Row[Any]]:
 
 
 def _claim(act: Act, vendor: str, event: VendorEvent, rows: list[sa.Row[Any]]) -> bool:
-    dialect = postgresql if act.conn.dialect.name == "postgresql" else sqlite
-    table = schema.vendor_event
-    row = dialect.insert(table).values(
+    return db.insert_once(
+        act.conn,
+        schema.vendor_event,
         vendor=vendor,
         event=event.ident,
         sandbox=rows[0].id if rows else None,
         received_at=act.at,
     )
-    claimed = row.on_conflict_do_nothing().returning(table.c.event)
-    return act.conn.execute(claimed).first() is not None
 
 
 def _pause(act: Act, row: sa.Row[Any], vendor: str) -> None:

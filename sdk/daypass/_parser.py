@@ -72,7 +72,7 @@ def _asking(commands: _Commands[_Parser], name: str, act: str, words: str) -> _P
 def _check(
     commands: _Commands[_Parser], act: str, words: str, *, told: str | None = None
 ) -> _Parser:
-    """A check of the database, in `_checks`; `told` SUPPRESS: the command before has these too.
+    """A check of the database, in `_verify`; `told` SUPPRESS: the command before has these too.
 
     What it was told there would else be taken back by what is the default here.
     """
@@ -311,7 +311,7 @@ def _admin(commands: _Commands[_Parser]) -> None:
 
     trail = _check(
         audit.add_subparsers(metavar="[ACTION]"),
-        "daypass._checks:trail",
+        "daypass._verify:trail",
         "recompute the hash chain of the trail from its events",
         told=argparse.SUPPRESS,
     )
@@ -323,7 +323,7 @@ def _admin(commands: _Commands[_Parser]) -> None:
     ledger = commands.add_parser("ledger", help="check the ledger")
     _check(
         ledger.add_subparsers(metavar="ACTION", required=True),
-        "daypass._checks:ledger",
+        "daypass._verify:ledger",
         "recompute every account from its usage rows",
     )
 

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from daypass_broker import audit, db, schema
 from daypass_broker.audit import AuditTag
-from daypass_broker.chain import check, sealing
-from daypass_broker.chain.check import Checked
-from daypass_broker.chain.kept import Signed
+from daypass_broker.chain import sealing, verify
+from daypass_broker.chain.links import Signed
+from daypass_broker.chain.verify import Verified
 from daypass_broker.key_ring import open_ring
 from daypass_broker.services import Services
 from daypass_broker.settings import KeySettings
@@ -28,7 +28,7 @@ MINUTE = 60_000
 
 
 class Trail:
-    """The trail of a store: events are written, heads made and checked; each head a minute later.
+    """The trail of a store: events are written, heads made and verified; each head a minute later.
 
     What its own fixtures have told is in the first head.
     """
@@ -58,9 +58,9 @@ class Trail:
         self.now += MINUTE
         return sealing.seal(self.services)
 
-    def check(self, directory: Path | None = None, kept: tuple[Signed, ...] = ()) -> Checked:
-        """Check the trail."""
-        return check.verify(self.desk.engine, directory=directory, kept=kept)
+    def verify(self, directory: Path | None = None, kept: tuple[Signed, ...] = ()) -> Verified:
+        """Verify the trail."""
+        return verify.verify(self.desk.engine, directory=directory, kept=kept)
 
     def heads(self) -> list[sa.Row[Any]]:
         """The heads in their order."""
@@ -68,10 +68,7 @@ class Trail:
 
     def kept(self) -> tuple[Signed, ...]:
         """The heads as a log would have kept them."""
-        return tuple(
-            Signed(sealing.of_row(row), row.kid, bytes.fromhex(row.signature))
-            for row in self.heads()
-        )
+        return tuple(Signed.of(row._asdict()) for row in self.heads())
 
     def seqs(self) -> list[int]:
         """The numbers of all events."""

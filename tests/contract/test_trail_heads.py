@@ -42,7 +42,7 @@ def test_every_event_is_in_one_head(trail: Trail) -> None:
     assert (one.first, one.previous) == (trail.seqs()[0], "0" * 64)
     assert (two.first, two.upto, two.events) == (trail.seqs()[-3], trail.seqs()[-1], 3)
     assert (two.previous, two.at - one.at) == (one.hash, MINUTE)
-    found = trail.check()
+    found = trail.verify()
     assert (found.wrong, found.heads, found.events, found.unsealed) == ([], 2, first + 3, 0)
     assert (found.sealed_upto, found.sealed_at) == (two.upto, two.at)
 
@@ -74,7 +74,7 @@ def test_nothing_new_makes_no_head(trail: Trail) -> None:
     trail.write()
     trail.now -= 10 * MINUTE
     assert sealing.seal(trail.services) == 1
-    assert trail.check().wrong == []
+    assert trail.verify().wrong == []
 
 
 def test_what_has_piled_up_gets_several_heads(
@@ -88,7 +88,7 @@ def test_what_has_piled_up_gets_several_heads(
     sizes = [row.events for row in trail.heads()]
     assert sum(sizes) == events
     assert set(sizes[:-1]) == {4}
-    assert trail.check().wrong == []
+    assert trail.verify().wrong == []
 
 
 def test_a_broker_that_is_to_stop_leaves_what_has_piled_up(
@@ -108,7 +108,7 @@ def test_a_broker_that_is_to_stop_leaves_what_has_piled_up(
     trail.services.ending.begun = False
     monkeypatch.undo()
     assert trail.seal() == len(trail.seqs()) - 4
-    assert trail.check().wrong == []
+    assert trail.verify().wrong == []
 
 
 def test_many_brokers_make_one_chain(trail: Trail) -> None:
@@ -120,7 +120,7 @@ def test_many_brokers_make_one_chain(trail: Trail) -> None:
         trail.write(3)
         expected = 3
     trail.seal()
-    found = trail.check()
+    found = trail.verify()
     assert (found.wrong, found.events) == ([], len(trail.seqs()))
 
 
@@ -145,7 +145,7 @@ def test_sealing_beside_writers_leaves_no_event_out(trail: Trail) -> None:
         ended.set()
         sealer.join()
     trail.seal()
-    found = trail.check()
+    found = trail.verify()
     assert (found.wrong, found.unsealed) == ([], 0)
     assert found.events == len(trail.seqs())
 
@@ -168,7 +168,7 @@ def test_an_event_that_is_being_written_is_waited_for(
         assert trail.seal() == 0
         assert trail.heads() == []
     assert trail.seal() == len(trail.seqs())
-    assert trail.check().wrong == []
+    assert trail.verify().wrong == []
 
 
 @on_postgres
@@ -189,7 +189,7 @@ def test_nobody_is_held_up_by_waiting(trail: Trail, monkeypatch: pytest.MonkeyPa
         assert trail.seal() == len(trail.seqs()) - 1
     monkeypatch.undo()
     assert trail.seal() == 2
-    assert trail.check().wrong == []
+    assert trail.verify().wrong == []
 
 
 @on_postgres
@@ -213,7 +213,7 @@ def test_what_cannot_be_signed_is_in_the_next_head(
         assert trail.seal() == 0
     trail.write()
     assert trail.seal() == len(trail.seqs())
-    assert trail.check().wrong == []
+    assert trail.verify().wrong == []
 
 
 def test_heads_are_only_appended(trail: Trail) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg.rows
 
 from daypass_broker import db
-from daypass_broker.chain import check
+from daypass_broker.chain.verify import verify as verify_trail
 from daypass_proxy.ledger.verify import verify
 from tests.fleet.cell import Cell
 from tests.fleet.load import Sandbox, Seen
@@ -83,9 +83,9 @@ def books(cell: Cell, sandboxes: Sequence[Sandbox], seen: Seen) -> Books:
     _rates(found, sandboxes, bills)
     found.discrepancies = [str(one) for one in verify(cell.database.url())]
     engine = db.connect(cell.database.url())
-    checked = check.verify(engine)
+    trail = verify_trail(engine)
     engine.dispose()
-    found.trail, found.heads = checked.wrong, checked.heads
+    found.trail, found.heads = trail.wrong, trail.heads
     return found
 
 

@@ -8,21 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
 
-from daypass_broker.chain.links import Head
+from daypass_broker.chain.links import Signed
 
 EVENT = "audit_head"
-
-
-@dataclass(frozen=True, slots=True)
-class Signed:
-    """A head with the key id and the signature (64 bytes) that it came with."""
-
-    head: Head
-    kid: str
-    signature: bytes
 
 
 def read(lines: Iterable[bytes]) -> Iterator[Signed]:
@@ -37,22 +26,9 @@ def read(lines: Iterable[bytes]) -> Iterator[Signed]:
         try:
             said = json.loads(line)
         except (ValueError, RecursionError):
-            said = None  # torn, or of something else that logs into the same file
+            continue  # torn, or of something else that logs into the same file
         if isinstance(said, dict) and said.get("event") == EVENT:
             try:
-                yield _signed(said)
-            except (KeyError, TypeError, ValueError):
-                raise ValueError(f"line {number}: is no whole head") from None
-
-
-def _signed(said: dict[str, Any]) -> Signed:
-    numbers = [said[name] for name in ("first", "upto", "events", "at")]
-    texts = [said[name] for name in ("previous", "hash", "kid", "signature")]
-    if not all(type(one) is int for one in numbers) or not all(type(one) is str for one in texts):
-        raise TypeError
-    if not "".join(texts).isascii():
-        raise ValueError
-    first, upto, events, at = numbers
-    previous, hashed, kid, signature = texts
-    head = Head(first, upto, events, at, previous, hashed)
-    return Signed(head, kid, bytes.fromhex(signature))
+                yield Signed.of(said)
+            except ValueError as error:
+                raise ValueError(f"line {number}: is no whole head: {error}") from None

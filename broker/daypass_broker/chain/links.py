@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from daypass_broker import db
 
@@ -23,6 +23,8 @@ FIELDS = (
 )
 """What of an event is hashed. Never changed: a column that comes later is in no old hash."""
 _FORMAT = 1
+_NUMBERS = ("first", "upto", "events", "at")
+_TEXTS = ("previous", "hash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,29 @@ class Head:
 
     def as_dict(self) -> dict[str, object]:
         """Return it as JSON."""
-        return {
-            "first": self.first,
-            "upto": self.upto,
-            "events": self.events,
-            "at": self.at,
-            "previous": self.previous,
-            "hash": self.hash,
-        }
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A head with the key id and the signature (64 bytes in hex) that it came with.
+
+    `of` takes it from a row or a line of the log; both may hold anything. So may its texts.
+    """
+
+    head: Head
+    kid: str
+    signature: str
+
+    @classmethod
+    def of(cls, values: Mapping[str, object]) -> Signed:
+        """Return the head that these values are; raises ValueError for what is no whole head."""
+        for fields, kind in ((_NUMBERS, int), ((*_TEXTS, "kid", "signature"), str)):
+            for name in fields:
+                if type(values.get(name)) is not kind:
+                    raise ValueError(f"{name} is no {kind.__name__}")
+        head = Head(**{name: values[name] for name in (*_NUMBERS, *_TEXTS)})  # type: ignore[arg-type]
+        return cls(head, str(values["kid"]), str(values["signature"]))
 
 
 class Running:

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from daypass_broker import db, schema
-from daypass_broker.chain.links import FIELDS, GENESIS, Head, Running
+from daypass_broker.chain.links import FIELDS, GENESIS, Head, Running, Signed
 from daypass_broker.keys import SigningUnavailable
 from daypass_broker.services import Services
 from daypass_core.log import event, get_logger
@@ -68,12 +67,7 @@ def seal(services: Services) -> int:
 def _last(conn: sa.Connection) -> Head | None:
     table = schema.audit_head
     row = conn.execute(sa.select(table).order_by(table.c.upto.desc()).limit(1)).first()
-    return None if row is None else of_row(row)
-
-
-def of_row(row: sa.Row[Any]) -> Head:
-    """Return the head that a row of `audit_head` holds."""
-    return Head(row.first, row.upto, row.events, row.at, row.previous, row.hash)
+    return None if row is None else Signed.of(row._asdict()).head
 
 
 def _settled(engine: sa.Engine) -> int | None:
@@ -132,21 +126,7 @@ def _record(services: Services, head: Head) -> bool:
         return False
     row: dict[str, Any] = {**head.as_dict(), "kid": kid, "signature": signature.hex()}
     with db.begin(services.engine) as conn:
-        dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
-        inserting = dialect.insert(schema.audit_head).values(**row).on_conflict_do_nothing()
-        # By what it returns: of such an INSERT not every driver counts the rows.
-        if conn.execute(inserting.returning(schema.audit_head.c.upto)).first() is None:
+        if not db.insert_once(conn, schema.audit_head, **row):
             return False
-    event(
-        log,
-        "audit_head",
-        first=head.first,
-        upto=head.upto,
-        events=head.events,
-        at=head.at,
-        previous=head.previous,
-        hash=head.hash,
-        kid=kid,
-        signature=signature.hex(),
-    )
+    event(log, "audit_head", **row)
     return True

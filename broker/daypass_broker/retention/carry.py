@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
-from daypass_broker import schema
+from daypass_broker import db, schema
 
 _AT_ONCE = 500
 
@@ -88,7 +87,7 @@ class Fold:
             }
             for account, sums in sorted(self._sums.items())
         ]
-        statement = _add(conn.dialect.name)
+        statement = _add(conn)
         for start in range(0, len(rows), _AT_ONCE):
             conn.execute(statement, rows[start : start + _AT_ONCE])
 
@@ -114,10 +113,10 @@ def _windows(conn: sa.Connection, which: sa.ColumnElement[bool]) -> dict[str, Wi
     return {row[0]: Windows(*row[1:]) for row in rows}
 
 
-def _add(dialect: str) -> Any:
+def _add(conn: sa.Connection) -> sa.Executable:
     """Return the statement that adds a row of sums to the account's."""
     table = schema.usage_carried
-    insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(table)
+    insert = db.insert(conn, table)
     old, new = table.c, insert.excluded
     added = {
         name: old[name] + new[name]

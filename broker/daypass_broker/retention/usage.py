@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from daypass_broker import db, schema
 from daypass_broker.act import SYSTEM
@@ -103,8 +102,7 @@ def record(conn: sa.Connection, month: Month) -> sa.Row[Any] | None:
 
 def freeze(conn: sa.Connection, month: Month) -> None:
     """Say in `usage_pruned` that a month is being pruned; again if rows of it came afterwards."""
-    dialect: Any = postgresql if conn.dialect.name == "postgresql" else sqlite
-    row = dialect.insert(schema.usage_pruned).values(
+    row = db.insert(conn, schema.usage_pruned).values(
         month_at=month.start, until_at=month.until, frozen_at=db.now_ms(conn)
     )
     again = {"pruned_at": None, "file": None, "sha256": None}

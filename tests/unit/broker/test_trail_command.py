@@ -12,6 +12,7 @@ from daypass_broker import db, schema
 from daypass_broker.__main__ import main
 from daypass_broker.audit import AuditTag
 from daypass_broker.chain import kept, sealing
+from daypass_broker.chain.links import Signed
 from daypass_core import log
 from tests.unit.broker.desk import Desk
 
@@ -44,8 +45,7 @@ def test_a_head_in_the_log_is_the_one_in_the_table(desk: Desk, told: Path) -> No
     """Nothing of it is blotted out as if it were a token; it is read back as it was written."""
     (found,) = kept.read(told.read_bytes().splitlines())
     (row,) = desk.rows(schema.audit_head)
-    assert found.head == sealing.of_row(row)
-    assert (found.kid, found.signature.hex()) == (row.kid, row.signature)
+    assert found == Signed.of(row._asdict())
 
 
 def test_a_trail_as_it_was_sealed_ends_with_0(
@@ -53,7 +53,7 @@ def test_a_trail_as_it_was_sealed_ends_with_0(
 ) -> None:
     """In words or as JSON, with heads from a file or from standard input."""
     assert main(["verify-trail"]) == 0
-    assert "in 1 heads checked, 0 problems" in capfd.readouterr().out
+    assert "in 1 heads verified, 0 problems" in capfd.readouterr().out
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(told.read_bytes())))
     for source in (str(told), "-"):
         assert main(["verify-trail", "--json", "--heads", source]) == 0
@@ -77,9 +77,9 @@ def test_a_trail_that_was_changed_ends_with_1(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"upto": "7"}, "is no whole head"),
-        ({"hash": None}, "is no whole head"),
-        ({"hash": "\ud800"}, "is no whole head"),
+        ({"upto": "7"}, "is no whole head: upto is no int"),
+        ({"events": True}, "is no whole head: events is no int"),
+        ({"hash": None}, "is no whole head: hash is no str"),
     ],
 )
 def test_a_head_that_cannot_be_read_is_named(
@@ -94,6 +94,19 @@ def test_a_head_that_cannot_be_read_is_named(
     assert "/nowhere/broker.log: No such file" in capfd.readouterr().err
     assert main(["verify-trail", "--export", "/nowhere"]) == 1
     assert "/nowhere is no directory" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change", [{"hash": "\ud800"}, {"at": 7}, {"kid": "nobody"}, {"signature": "no hex"}]
+)
+def test_a_head_that_is_not_ours_is_named(
+    told: Path, change: dict[str, object], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It has all its fields, and one of them is not what was signed."""
+    line = next(one for one in told.read_text().splitlines() if '"event":"audit_head"' in one)
+    told.write_text(json.dumps(json.loads(line) | change))
+    assert main(["verify-trail", "--heads", str(told)]) == 1
+    assert "kept elsewhere: its signature is not ours" in capfd.readouterr().out
 
 
 def test_a_log_without_heads_is_told_from_none(

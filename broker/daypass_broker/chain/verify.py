@@ -17,16 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jwt
 import sqlalchemy as sa
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from daypass_broker import db, schema, times
-from daypass_broker.chain.kept import Signed
-from daypass_broker.chain.links import FIELDS, GENESIS, Head, Running
-from daypass_broker.chain.sealing import of_row
+from daypass_broker.chain.links import FIELDS, GENESIS, Head, Running, Signed
 from daypass_broker.keys import Purpose
 from daypass_broker.retention import RetentionError, exports, trail
 from daypass_broker.retention.batches import reading
@@ -40,11 +36,13 @@ _DAMAGED = (
     *(EOFError, gzip.BadGzipFile, zlib.error),
 )
 
-Keys = Mapping[str, ec.EllipticCurvePublicKey]
+_ES256 = jwt.get_algorithm_by_name("ES256")
+
+Keys = Mapping[str, EllipticCurvePublicKey]
 
 
 @dataclass(slots=True)
-class Checked:
+class Verified:
     """What was found; `wrong` is empty when all is as it was sealed.
 
     `elsewhere` are events that no export at hand has, `unsealed` those after the last head,
@@ -85,7 +83,7 @@ class Checked:
 
     def lines(self) -> list[str]:
         """Return it in words, a line for each kind."""
-        said = [f"{self.events} events in {self.heads} heads checked, {len(self.wrong)} problems"]
+        said = [f"{self.events} events in {self.heads} heads verified, {len(self.wrong)} problems"]
         if self.sealed_at is not None:
             said.append(f"sealed up to event {self.sealed_upto} at {_time(self.sealed_at)}")
         if self.compared is not None:
@@ -95,45 +93,46 @@ class Checked:
         if self.unsealed:
             said.append(f"{self.unsealed} events are in no head yet")
         if self.uncovered:
-            said.append(f"{self.uncovered} exported events are in no head, and were not checked")
+            said.append(f"{self.uncovered} exported events are in no head, and were not verified")
         return [*said, *self.wrong]
 
 
 def verify(
     engine: sa.Engine, *, directory: Path | None = None, kept: Iterable[Signed] | None = None
-) -> Checked:
+) -> Verified:
     """Recompute the chain of a database; `directory` has exports, `kept` are heads from elsewhere.
 
     Raises RetentionError, ValueError, OSError and StoreUnavailable.
     """
     if directory is not None and not directory.is_dir():
         raise RetentionError(f"{directory} is no directory")
-    found = Checked()
+    found = Verified()
     # Two snapshots, the heads' first: then every event that they cover is in the other.
     with _snapshot(engine) as heads, _snapshot(engine) as rows:
         keys = _keys(heads)
         known = _compared(found, keys, kept)
         lowest = rows.execute(sa.select(sa.func.min(schema.audit.c.seq))).scalar() or 0
         gone = 0 if directory is not None else min(trail.pruned_upto(rows), lowest - 1)
-        check = _Check(found, keys, gone, _events(rows, directory, lowest))
+        verifier = _Verifier(found, keys, gone, _events(rows, directory, lowest))
         for row in heads.execute(_streamed(schema.audit_head, schema.audit_head.c.upto)):
-            if not _is_whole(row):
-                found.say(f"head of event {row.upto}: is no whole head")
+            try:
+                verifier.head(Signed.of(row._asdict()))
+            except ValueError as error:
+                found.say(f"head of event {row.upto}: is no whole head: {error}")
                 continue
-            check.head(row)
             if known.pop(row.upto, row.hash) != row.hash:
                 found.say(f"head of event {row.upto}: is another than was kept elsewhere")
-        check.rest()
+        verifier.rest()
     for upto in sorted(known):
         found.say(f"head of event {upto}: was kept elsewhere and is not in the database")
     return found
 
 
-class _Check:
+class _Verifier:
     """Goes through heads and events side by side, both in the order of their numbers."""
 
     def __init__(
-        self, found: Checked, keys: Keys, gone: int, events: Iterator[Mapping[str, Any]]
+        self, found: Verified, keys: Keys, gone: int, events: Iterator[Mapping[str, Any]]
     ) -> None:
         """`gone`: up to this number events were exported, and their exports are not at hand."""
         self._found = found
@@ -143,14 +142,14 @@ class _Check:
         self._next = next(events, None)
         self._last: Head | None = None
 
-    def head(self, row: sa.Row[Any]) -> None:
-        """Check the next head, and the events up to it."""
-        head, before = of_row(row), self._last
+    def head(self, signed: Signed) -> None:
+        """Verify the next head, and the events up to it."""
+        head, before = signed.head, self._last
         self._found.heads += 1
-        self._found.kids.add(row.kid)
+        self._found.kids.add(signed.kid)
         if head.previous != (GENESIS if before is None else before.hash):
             self._found.say(f"head of event {head.upto}: does not follow the head before it")
-        if not _is_signed(self._keys, head, row.kid, row.signature):
+        if not _is_signed(self._keys, signed):
             self._found.say(f"head of event {head.upto}: its signature is none of our keys")
         self._cover(head)
         self._last = head
@@ -198,14 +197,7 @@ def _time(ms: int) -> str:
         return f"{ms} ms"
 
 
-def _is_whole(row: sa.Row[Any]) -> bool:
-    """Whether a head has what its columns are for; on SQLite they hold anything."""
-    numbers = (row.first, row.upto, row.events, row.at)
-    texts = (row.previous, row.hash, row.kid, row.signature)
-    return all(type(one) is int for one in numbers) and all(type(one) is str for one in texts)
-
-
-def _compared(found: Checked, keys: Keys, kept: Iterable[Signed] | None) -> dict[int, str]:
+def _compared(found: Verified, keys: Keys, kept: Iterable[Signed] | None) -> dict[int, str]:
     """Return the hashes of heads that were kept elsewhere, by their last event."""
     known: dict[int, str] = {}
     if kept is None:
@@ -213,7 +205,7 @@ def _compared(found: Checked, keys: Keys, kept: Iterable[Signed] | None) -> dict
     found.compared = 0
     for one in kept:
         found.compared += 1
-        if not _is_signed(keys, one.head, one.kid, one.signature.hex()):
+        if not _is_signed(keys, one):
             found.say(f"head of event {one.head.upto}, kept elsewhere: its signature is not ours")
         elif known.setdefault(one.head.upto, one.head.hash) != one.head.hash:
             found.say(f"head of event {one.head.upto}: two different ones were kept elsewhere")
@@ -224,26 +216,18 @@ def _keys(conn: sa.Connection) -> Keys:
     """Return every access key there ever was: the rows of signing keys are never deleted."""
     table = schema.signing_key
     query = sa.select(table.c.public_jwk).where(table.c.purpose == Purpose.ACCESS.value)
-    keys: dict[str, ec.EllipticCurvePublicKey] = {}
+    keys: dict[str, EllipticCurvePublicKey] = {}
     for text in conn.execute(query).scalars():
         keys.update(parse_jwks({"keys": [db.from_json(text)]}))
     return keys
 
 
-def _is_signed(keys: Keys, head: Head, kid: str, signature: str) -> bool:
-    key = keys.get(kid)
-    try:
-        raw = bytes.fromhex(signature)
-    except ValueError:
-        return False
-    if key is None or len(raw) != 64:
-        return False
-    pair = encode_dss_signature(int.from_bytes(raw[:32]), int.from_bytes(raw[32:]))
-    try:
-        key.verify(pair, head.text(), ec.ECDSA(hashes.SHA256()))
-    except InvalidSignature:
-        return False
-    return True
+def _is_signed(keys: Keys, signed: Signed) -> bool:
+    key = keys.get(signed.kid)
+    with suppress(ValueError):  # neither hex nor, in a head's texts, what UTF-8 can hold
+        raw, text = bytes.fromhex(signed.signature), signed.head.text()
+        return key is not None and bool(_ES256.verify(text, key, raw))
+    return False
 
 
 def _is_hash(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Checking the audit trail: whatever is changed in it later is found, and where."""
+"""Verifying the audit trail: whatever is changed in it later is found, and where."""
 
 import gzip
 import json
@@ -27,7 +27,7 @@ def trail(desk: Store, tmp_path: Path) -> Trail:
     for _ in range(3):
         made.write(3)
         made.seal()
-    assert made.check().wrong == []
+    assert made.verify().wrong == []
     return made
 
 
@@ -81,7 +81,7 @@ def test_an_event_that_was_tampered_with_is_found(trail: Trail, tamper: Tamper) 
     middle = trail.heads()[1]
     with trail.tampering() as conn:
         tamper(conn, middle.first + 1)
-    found = trail.check()
+    found = trail.verify()
     (said,) = found.wrong
     assert said.startswith(
         f"events {middle.first} to {middle.upto}: are not what was sealed at 2027"
@@ -101,7 +101,7 @@ def test_an_event_that_is_put_in_is_found(trail: Trail) -> None:
         with trail.tampering() as conn:
             values = {"at": 1, "tag": "x.y", "actor": "system", "detail": "{}", "seq": lost}
             conn.execute(sa.insert(schema.audit).values(values))
-        assert len(trail.check().wrong) == 1, gap
+        assert len(trail.verify().wrong) == 1, gap
         with trail.tampering() as conn:
             deleted(conn, lost)
 
@@ -137,7 +137,7 @@ def test_a_head_that_was_tampered_with_is_found(
     with trail.tampering() as conn:
         head = schema.audit_head
         conn.execute(sa.update(head).where(head.c.upto == middle.upto).values({name: value}))
-    assert len(trail.check().wrong) == problems
+    assert len(trail.verify().wrong) == problems
 
 
 def test_a_head_that_was_deleted_is_found(trail: Trail) -> None:
@@ -146,7 +146,7 @@ def test_a_head_that_was_deleted_is_found(trail: Trail) -> None:
     with trail.tampering() as conn:
         head = schema.audit_head
         conn.execute(sa.delete(head).where(head.c.upto == middle.upto))
-    said = trail.check().wrong
+    said = trail.verify().wrong
     assert [one for one in said if "does not follow the head before it" in one]
     assert len([one for one in said if "is in no head, and was put in later" in one]) == 3
 
@@ -158,8 +158,8 @@ def test_an_end_that_was_cut_off_is_found_by_heads_kept_elsewhere(trail: Trail) 
     with trail.tampering() as conn:
         conn.execute(sa.delete(schema.audit).where(EVENTS.seq >= last.first))
         conn.execute(sa.delete(schema.audit_head).where(schema.audit_head.c.upto == last.upto))
-    assert trail.check().wrong == []
-    found = trail.check(kept=kept)
+    assert trail.verify().wrong == []
+    found = trail.verify(kept=kept)
     assert found.wrong == [
         f"head of event {last.upto}: was kept elsewhere and is not in the database"
     ]
@@ -182,19 +182,19 @@ def test_a_chain_that_was_made_anew_is_found_by_heads_kept_elsewhere(
             conn.execute(sa.delete(schema.audit_head))
             rewritten("actor", "crd_somebody_else")(conn, trail.seqs()[0])
         forger.seal()
-        assert trail.check().wrong == []
-        assert [one.partition(": ")[2] for one in trail.check(kept=kept).wrong] == said
-    one = replace(kept[0], signature=bytes(64))
-    assert "kept elsewhere: its signature is not ours" in trail.check(kept=(one,)).wrong[0]
+        assert trail.verify().wrong == []
+        assert [one.partition(": ")[2] for one in trail.verify(kept=kept).wrong] == said
+    one = replace(kept[0], signature="00" * 64)
+    assert "kept elsewhere: its signature is not ours" in trail.verify(kept=(one,)).wrong[0]
     other = replace(kept[0], head=replace(kept[0].head, at=1))
-    assert "its signature is not ours" in trail.check(kept=(other,)).wrong[0]
+    assert "its signature is not ours" in trail.verify(kept=(other,)).wrong[0]
 
 
 def test_what_is_not_sealed_yet_is_counted(trail: Trail) -> None:
-    """Events after the last head are no problem, and no part of what was checked."""
+    """Events after the last head are no problem, and no part of what was verified."""
     before = len(trail.seqs())
     trail.write(2)
-    found = trail.check()
+    found = trail.verify()
     assert (found.wrong, found.events, found.unsealed) == ([], before, 2)
     assert "2 events are in no head yet" in found.lines()
 
@@ -222,14 +222,14 @@ def exported(trail: Trail, tmp_path: Path) -> Path:
     return directory
 
 
-def test_pruned_events_are_checked_in_their_exports(trail: Trail, exported: Path) -> None:
+def test_pruned_events_are_verified_in_their_exports(trail: Trail, exported: Path) -> None:
     """A head whose events were pruned, or some of them, is recomputed from files and table; without
-    the files it is said how many events were not checked."""
+    the files it is said how many events were not verified."""
     trail.seal()
     events = sum(row.events for row in trail.heads())
-    found = trail.check(exported)
+    found = trail.verify(exported)
     assert (found.wrong, found.events, found.elsewhere) == ([], events, 0)
-    found = trail.check()
+    found = trail.verify()
     assert found.wrong == []
     assert (found.events + found.elsewhere, found.elsewhere > 0) == (events, True)
     assert (
@@ -238,7 +238,7 @@ def test_pruned_events_are_checked_in_their_exports(trail: Trail, exported: Path
     # A second export over the first: each event counts once.
     trail.write()
     prune(trail, exported)
-    assert trail.check(exported).wrong == []
+    assert trail.verify(exported).wrong == []
 
 
 def test_an_export_that_was_tampered_with_is_found(trail: Trail, exported: Path) -> None:
@@ -247,9 +247,9 @@ def test_an_export_that_was_tampered_with_is_found(trail: Trail, exported: Path)
     lines = gzip.decompress(file.read_bytes()).splitlines()
     first = json.loads(lines[0]) | {"actor": "crd_somebody_else"}
     file.write_bytes(gzip.compress(b"\n".join([json.dumps(first).encode(), *lines[1:]])))
-    assert len(trail.check(exported).wrong) == 1
+    assert len(trail.verify(exported).wrong) == 1
     file.write_bytes(gzip.compress(b"\n".join(lines[1:])))
-    assert len(trail.check(exported).wrong) == 1
+    assert len(trail.verify(exported).wrong) == 1
     del first["tenant"]
     for damaged in (
         gzip.compress(b"not JSON"),
@@ -260,7 +260,7 @@ def test_an_export_that_was_tampered_with_is_found(trail: Trail, exported: Path)
     ):
         file.write_bytes(damaged)
         with pytest.raises(RetentionError, match="is damaged"):
-            trail.check(exported)
+            trail.verify(exported)
 
 
 def test_a_manifest_without_numbers_is_named(trail: Trail, exported: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_manifest_without_numbers_is_named(trail: Trail, exported: Path) -> No
     (file,) = exported.glob("*.manifest.json")
     file.write_text(json.dumps(json.loads(file.read_text()) | {"last": "9"}))
     with pytest.raises(RetentionError, match="is damaged"):
-        trail.check(exported)
+        trail.verify(exported)
 
 
 def foreign(directory: Path, rows: list[dict[str, object]]) -> None:
@@ -284,7 +284,7 @@ def test_an_export_of_another_database_is_no_finding(trail: Trail, exported: Pat
     event = {"at": 1, "tag": "x.y", "actor": "crd_z", "detail": "{}", "tenant": None}
     event |= {"sandbox": None, "subject": None, "request_id": None}
     foreign(exported, [{"seq": seq, **event} for seq in (1, 2)])
-    assert trail.check(exported).wrong == []
+    assert trail.verify(exported).wrong == []
 
 
 def test_an_exported_event_that_no_head_covers_is_counted(trail: Trail, exported: Path) -> None:
@@ -296,10 +296,10 @@ def test_an_exported_event_that_no_head_covers_is_counted(trail: Trail, exported
         conn.execute(sa.delete(schema.audit_head))
         conn.execute(sa.update(schema.audit).values(at=trail.now))
     trail.seal()
-    found = trail.check(exported)
+    found = trail.verify(exported)
     assert found.wrong == []
     assert found.uncovered == trail.seqs()[0] - first.first
-    assert f"{found.uncovered} exported events are in no head, and were not checked" in (
+    assert f"{found.uncovered} exported events are in no head, and were not verified" in (
         found.lines()
     )
 
@@ -310,7 +310,7 @@ def test_whatever_a_head_holds_can_be_told(trail: Trail) -> None:
         with trail.tampering() as conn:
             conn.execute(sa.update(schema.audit_head).values(at=at))
             rewritten("actor", "crd_y")(conn, trail.heads()[0].first)
-        found = trail.check()
+        found = trail.verify()
         assert len(found.wrong) == 4  # three signatures, and the events of the first
         assert f"at {at} ms" in "\n".join(found.lines())
         assert found.as_dict()["sealed_at"] == f"{at} ms"
@@ -324,7 +324,9 @@ def test_a_head_of_another_type_is_found(trail: Trail, column: str) -> None:
     with trail.tampering() as conn:
         changing = f"UPDATE audit_head SET {column} = x'00ff' WHERE upto = {middle}"
         conn.exec_driver_sql(changing)
-    assert f"head of event {middle}: is no whole head" in trail.check().wrong
+    kind = "int" if column in ("first", "events", "at") else "str"
+    told = f"head of event {middle}: is no whole head: {column} is no {kind}"
+    assert told in trail.verify().wrong
 
 
 @pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
@@ -335,7 +337,7 @@ def test_an_event_of_another_type_is_found(trail: Trail) -> None:
         with trail.tampering() as conn:
             changing = f"UPDATE audit SET tag = 'audit.pruned', detail = {detail} WHERE seq = "
             conn.exec_driver_sql(f"{changing}{middle.upto}")
-        (said,) = trail.check().wrong
+        (said,) = trail.verify().wrong
         assert said.startswith(f"events {middle.first} to {middle.upto}: are not what was sealed")
 
 
@@ -345,22 +347,22 @@ def test_deleting_is_no_pruning(trail: Trail) -> None:
     first = trail.heads()[0]
     with trail.tampering() as conn:
         conn.execute(sa.delete(schema.audit).where(EVENTS.seq <= first.upto))
-    assert len(trail.check().wrong) == 1
+    assert len(trail.verify().wrong) == 1
     with trail.desk.acting() as act:
         detail = {"upto": first.upto, "file": "audit-1-9.ndjson.gz", "sha256": "00"}
         act.tell(AuditTag.AUDIT_PRUNED, subject="x", detail=detail)
-    assert trail.check().elsewhere == first.events
+    assert trail.verify().elsewhere == first.events
     empty = trail.services.settings.keys.directory
     assert empty is not None
-    assert len(trail.check(empty).wrong) == 1
+    assert len(trail.verify(empty).wrong) == 1
     with pytest.raises(RetentionError, match="is no directory"):
-        trail.check(empty / "nowhere")
+        trail.verify(empty / "nowhere")
 
 
-def test_a_trail_without_heads_has_nothing_to_check(desk: Store, tmp_path: Path) -> None:
+def test_a_trail_without_heads_has_nothing_to_verify(desk: Store, tmp_path: Path) -> None:
     """Right after the migration there is none; nothing is claimed then."""
     trail = Trail(desk, tmp_path)
-    found = trail.check()
+    found = trail.verify()
     assert (found.wrong, found.heads, found.events, found.sealed_upto) == ([], 0, 0, None)
     assert found.unsealed == len(trail.seqs())
     assert sealing.seal(trail.services) == found.unsealed

@@ -111,13 +111,13 @@ def test_a_check_that_was_killed_is_no_finding(
     assert "ended with exit code -9" in capsys.readouterr().err
 
 
-def test_the_trail_is_checked_where_the_database_is(
+def test_the_trail_is_verified_where_the_database_is(
     state: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """`daypass audit verify` passes on the broker's own check, its flags and its exit code; the
     flags of `daypass audit` stay its own."""
     assert main(["audit", "verify", "--dir", str(state)]) == 0
-    assert "0 events in 0 heads checked, 0 problems" in capfd.readouterr().out
+    assert "0 events in 0 heads verified, 0 problems" in capfd.readouterr().out
     heads = tmp_path / "broker.log"
     heads.write_text('{"event":"audit_head"}\n')
     given = ["--heads", str(heads), "--export", str(tmp_path), "--json", "--dir", str(state)]
