@@ -5,8 +5,9 @@ import base64
 import hashlib
 import json
 import os
+import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
@@ -78,6 +79,23 @@ class _Patience:
         """Say, before a try, whether it is the last one."""
         self._tries -= 1
         return time.monotonic() > (self._ends if self._tries < 0 else self._ends_late)
+
+
+def begin_together(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
+    """Let processes go on that each print "ready" and then wait for a line; what they print then.
+
+    All must end with 0.
+    """
+    for each in processes:
+        assert each.stdout is not None
+        assert each.stdout.readline() == "ready\n"
+    for each in processes:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    found = [each.communicate(timeout=120)[0].strip() for each in processes]
+    assert [each.returncode for each in processes] == [0] * len(processes)
+    return found
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers.stack import Stack, free_port
+from tests.servers.ports import free_port
+from tests.servers.stack import Stack
 from tests.support import eventually
 
 

@@ -12,7 +12,8 @@ import pytest
 from tests.clients.installed import claude_code, node, typescript_sdk
 from tests.clients.stock import PATIENCE, Place
 from tests.servers.agent import PYTHONS
-from tests.servers.stack import Stack, free_port
+from tests.servers.ports import free_port
+from tests.servers.stack import Stack
 
 pytestmark = pytest.mark.sdk
 

@@ -13,7 +13,7 @@ import pytest
 import tomllib
 
 from tests.canary import CANARY
-from tests.servers.stack import free_port
+from tests.servers.ports import free_port
 from tests.servers.stub import StubUpstream
 from tests.support import eventually
 

@@ -23,7 +23,7 @@ from typing import Any
 import psycopg
 
 from tests.fleet import wallclock
-from tests.servers.stack import free_port
+from tests.servers.ports import free_port
 from tests.support import eventually
 
 USER = "nobody"

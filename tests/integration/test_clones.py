@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.servers.stack import Answer, Stack, call
+from tests.support import begin_together
 
 # A process of a sandbox: at each line it has its token renewed and says what it got.
 AGENT = """
@@ -190,7 +191,10 @@ def test_b21_twenty_threads_in_four_processes_live_through_many_tokens(
     """B18, B21: with one state directory nobody fails a call, and the broker sees one sandbox."""
     sandbox = stack.sandbox(launch="single_use", token_ttl_seconds=2)
     words = (stack.proxy_url, sandbox["launch"]["credential"], str(tmp_path / "cache"), "5")
-    for failed, lives in work_at_once([sys.executable, "-c", CREW, *words]):
+    command, pipe = [sys.executable, "-c", CREW, *words], subprocess.PIPE
+    crews = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(4)]
+    for said in begin_together(crews):
+        failed, lives = map(int, said.split())
         # One more than wanted where a thread was late to look.
         assert (failed, lives >= 5) == (0, True)
     assert stack.incidents(sandbox["id"]) == {}
@@ -200,26 +204,6 @@ def test_b21_twenty_threads_in_four_processes_live_through_many_tokens(
     assert lineage["state"] == "active"
     assert 1 <= lineage["generation"] <= 10
     assert len(stack.rows("SELECT * FROM token WHERE sandbox = ?", sandbox["id"])) <= 10
-
-
-def work_at_once(command: list[str]) -> list[tuple[int, int]]:
-    """Run four crews that begin together; how many calls failed, and how many lives they saw."""
-    pipe = subprocess.PIPE
-    crews = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(4)]
-    for crew in crews:
-        assert crew.stdout is not None
-        assert crew.stdout.readline() == "ready\n"
-    for crew in crews:
-        assert crew.stdin is not None
-        crew.stdin.write("begin\n")
-        crew.stdin.flush()
-    found = []
-    for crew in crews:
-        out, _ = crew.communicate(timeout=120)
-        assert crew.returncode == 0
-        failed, lives = map(int, out.split())
-        found.append((failed, lives))
-    return found
 
 
 def stands_for(refresh_token: str) -> str:

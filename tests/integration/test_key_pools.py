@@ -12,7 +12,8 @@ import pytest
 
 from tests.canary import CANARY, KEY_SUFFIX
 from tests.servers.client import RawStream
-from tests.servers.stack import Stack, call, free_port
+from tests.servers.ports import free_port
+from tests.servers.stack import Stack, call
 from tests.servers.stub import Script, Send, StubUpstream, Wait, normal_answer
 from tests.servers.wire import MESSAGE_STOP, json_answer
 from tests.support import eventually

@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.canary import forms
 from tests.servers.client import RawStream
-from tests.servers.stack import Stack, call, free_port
+from tests.servers.ports import free_port
+from tests.servers.stack import Stack, call
 from tests.servers.stub import Reset, Send, Stall, StubUpstream, chunk
 from tests.servers.wire import message_start, sse_answer
 from tests.support import eventually, full_pipe

@@ -10,8 +10,9 @@ import yaml
 
 from tests.canary import CANARY, KEY_SUFFIX
 from tests.servers.client import RawStream
+from tests.servers.ports import free_port
 from tests.servers.promql import names
-from tests.servers.stack import Stack, call, free_port
+from tests.servers.stack import Stack, call
 from tests.servers.stub import Reset, Send, Stall, StubUpstream, chunk
 from tests.servers.wire import json_answer, message_start, sse_answer
 from tests.support import eventually

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from tests.servers.client import RawStream
-from tests.servers.stack import Stack, call, free_port
+from tests.servers.ports import free_port
+from tests.servers.stack import Stack, call
 from tests.servers.stub import Script, Send, Stall, StubUpstream, chunk
 from tests.servers.wire import message_start, sse_answer
 from tests.support import eventually

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.servers.client import RawStream
-from tests.servers.stack import Stack, call, free_port
+from tests.servers.ports import free_port
+from tests.servers.stack import Stack, call
 from tests.servers.stub import Send, StubUpstream
 from tests.servers.wire import head
 from tests.support import eventually

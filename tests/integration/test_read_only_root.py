@@ -14,7 +14,7 @@ import pytest
 
 from tests.fleet.pod import Container, Pod
 from tests.fleet.service import Probe
-from tests.servers.stack import free_port
+from tests.servers.ports import free_port
 from tests.support import eventually
 
 ANYBODY = 12345

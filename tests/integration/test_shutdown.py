@@ -5,7 +5,8 @@ import signal
 from collections.abc import Callable
 
 from tests.servers.client import RawStream
-from tests.servers.stack import Stack, call, free_port
+from tests.servers.ports import free_port
+from tests.servers.stack import Stack, call
 from tests.servers.stub import Send, Stall, StubUpstream, Wait, chunk
 from tests.servers.wire import message_start, message_stream, sse_answer
 from tests.support import eventually

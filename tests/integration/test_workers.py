@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tests.canary import CANARY
 from tests.servers.client import RawStream
-from tests.servers.stack import Stack, call, free_port
+from tests.servers.ports import free_port
+from tests.servers.stack import Stack, call
 from tests.servers.stub import Send, Stall, StubUpstream, chunk
 from tests.servers.wire import message_start, sse_answer
 from tests.support import eventually

@@ -15,7 +15,8 @@ from typing import Any
 
 import psycopg
 
-from tests.servers.stack import Answer, Stack, free_port
+from tests.servers.ports import free_port
+from tests.servers.stack import Answer, Stack
 from tests.servers.stub import StubUpstream
 
 PAUSE_SECONDS = 0.001

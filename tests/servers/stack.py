@@ -23,7 +23,7 @@ import psycopg
 import psycopg.rows
 
 from tests.servers.books import assert_books_right
-from tests.servers.ports import free_port as free_port
+from tests.servers.ports import free_port
 from tests.servers.ready import ready_file
 from tests.servers.record import record
 from tests.servers.roles import BROKER, PROXY, as_member

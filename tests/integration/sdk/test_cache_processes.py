@@ -9,6 +9,7 @@ import pytest
 
 from daypass import TokenProvider, Unavailable
 from daypass._renewal import Time
+from tests.support import begin_together
 from tests.unit.sdk.token_server import LAUNCH, TokenServer
 
 # Waits for a line, then asks for a token in 5 threads at once; prints what they got.
@@ -57,15 +58,8 @@ def tell(process: subprocess.Popen[str]) -> str:
 
 def ask_in_four_processes(server: TokenServer, cache: Path, rejected: str = "") -> set[str]:
     """Twenty callers in four processes at once."""
-    processes = [start(ASK, server.url, LAUNCH, cache, rejected) for _ in range(4)]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    return {tell(process) for process in processes}
+    asking = [start(ASK, server.url, LAUNCH, cache, rejected) for _ in range(4)]
+    return set(begin_together(asking))
 
 
 @pytest.mark.parametrize("single_use", [False, True])

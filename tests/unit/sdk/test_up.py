@@ -25,7 +25,7 @@ from daypass._progress import Progress
 from daypass._state import State, UpOptions, make_plan
 from daypass_core import server
 from daypass_proxy.ledger import writer
-from tests.servers.stack import free_port
+from tests.servers.ports import free_port
 from tests.support import eventually
 
 ENV = {
